@@ -1,0 +1,40 @@
+# make demo   train the default comparison and print its table
+# make test   run the tests
+# make lint   style, types; what CI adds to the tests
+# Each sets up .venv by itself; the second time it starts at once.
+
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint clean
+
+demo: .venv/demo
+	.venv/bin/normwise compare --out runs/demo
+
+test: .venv/test
+	.venv/bin/python -m pytest --numprocesses 2 --quiet
+
+lint: .venv/dev
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+clean:
+	rm -rf .venv
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normwise needs Python 3.11 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: .venv/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[lab]'
+	touch $@
+
+.venv/test: .venv/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[test]'
+	touch $@
+
+.venv/dev: .venv/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	touch $@
