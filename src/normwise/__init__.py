@@ -1,0 +1,68 @@
+"""normwise: normalization for Transformers, as a library and a command on PyTorch.
+
+The public names are loaded on first use, so that `normwise --help` does not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normwise.errors import NormwiseError as NormwiseError
+    from normwise.lab.compare import Comparison as Comparison
+    from normwise.lab.compare import compare as compare
+    from normwise.lab.settings import CompareSettings as CompareSettings
+    from normwise.lab.settings import RunSettings as RunSettings
+    from normwise.model.config import TransformerConfig as TransformerConfig
+    from normwise.model.config import reference_config as reference_config
+    from normwise.model.transformer import Transformer as Transformer
+    from normwise.norms.layer_norm import LayerNorm as LayerNorm
+    from normwise.norms.no_norm import NoNorm as NoNorm
+    from normwise.norms.registry import make_norm as make_norm
+    from normwise.norms.rms_norm import RMSNorm as RMSNorm
+    from normwise.ops.functional import add_layer_norm as add_layer_norm
+    from normwise.ops.functional import add_rms_norm as add_rms_norm
+    from normwise.ops.functional import layer_norm as layer_norm
+    from normwise.ops.functional import layer_norm_add as layer_norm_add
+    from normwise.ops.functional import rms_norm as rms_norm
+    from normwise.ops.functional import rms_norm_add as rms_norm_add
+    from normwise.probe.record import StreamRecorder as StreamRecorder
+    from normwise.report.terminal import show as show
+    from normwise.residual.registry import make_placement as make_placement
+    from normwise.schedules import Schedule as Schedule
+    from normwise.schedules import parameter_groups as parameter_groups
+    from normwise.schedules import set_rate as set_rate
+
+_HOMES = {
+    "errors": ["NormwiseError"],
+    "lab.compare": ["Comparison", "compare"],
+    "lab.settings": ["CompareSettings", "RunSettings"],
+    "model.config": ["TransformerConfig", "reference_config"],
+    "model.transformer": ["Transformer"],
+    "norms.layer_norm": ["LayerNorm"],
+    "norms.no_norm": ["NoNorm"],
+    "norms.registry": ["make_norm"],
+    "norms.rms_norm": ["RMSNorm"],
+    "ops.functional": [
+        "add_layer_norm", "add_rms_norm", "layer_norm", "layer_norm_add", "rms_norm",
+        "rms_norm_add",
+    ],
+    "probe.record": ["StreamRecorder"],
+    "report.terminal": ["show"],
+    "residual.registry": ["make_placement"],
+    "schedules": ["Schedule", "parameter_groups", "set_rate"],
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'normwise' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"normwise.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

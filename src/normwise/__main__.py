@@ -1,0 +1,6 @@
+"""`python -m normwise` is `normwise`."""
+
+from normwise.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Every exception a user can meet. Each is also the standard exception of its kind."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class NormwiseError(Exception):
+    """Base of all errors that are the user's to mend; the command line prints it as one line."""
+
+
+class ShapeError(NormwiseError, ValueError):
+    """Tensors whose shapes or dtypes do not fit each other."""
+
+
+class SettingError(NormwiseError, ValueError):
+    """A setting outside the values it may take."""
+
+
+class DataError(NormwiseError, ValueError):
+    """Text that cannot be trained on."""
+
+
+class StoreError(NormwiseError, RuntimeError):
+    """A run folder that does not belong to this comparison, or cannot be written."""
+
+
+class DeviceUnavailable(NormwiseError, RuntimeError):
+    """A device or a precision that this machine does not offer."""
+
+
+class MissingExtra(NormwiseError, ImportError):
+    """A package that an extra brings is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package}, which is not installed. "
+            f"Run: pip install 'normwise[{extra}]'"
+        )
+
+
+class UnknownName(NormwiseError, ValueError):
+    """A name that is in no row of the table it was looked up in."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        nearest = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {nearest[0]}?" if nearest else ""
+        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
