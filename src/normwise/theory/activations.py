@@ -1,0 +1,54 @@
+"""Second moments of activations of correlated Gaussians.
+
+For a pair (u, v) of zero-mean Gaussians with variance q and covariance c, `pair_moments` gives
+E[phi(u)^2] and E[phi(u) phi(v)]: what a feed-forward branch does to the size of a token and to
+what two tokens share. ReLU has a closed form (Cho and Saul 2009, equation 6); the smooth ones are
+integrated by Gauss-Hermite quadrature, exact to 1e-6 for q up to 100.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Curve = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+NODES = 96
+
+
+def pair_moments(activation: str, square: float, overlap: float) -> tuple[float, float]:
+    """(E[phi(u)^2], E[phi(u) phi(v)]) for Var u = Var v = square, Cov(u, v) = overlap."""
+    if activation == "relu":
+        return square / 2.0, _relu_overlap(square, overlap)
+    curve = _CURVES[activation]
+    return _quadrature(curve, square, square), _quadrature(curve, square, overlap)
+
+
+def _relu_overlap(square: float, overlap: float) -> float:
+    cosine = max(-1.0, min(1.0, overlap / square)) if square else 0.0
+    angle = math.acos(cosine)
+    return square * (math.sin(angle) + (math.pi - angle) * cosine) / (2.0 * math.pi)
+
+
+def _quadrature(curve: Curve, square: float, overlap: float) -> float:
+    """E[curve(u) curve(v)] over the pair written as one shared and one own Gaussian each."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    weights = weights / weights.sum()
+    shared = math.sqrt(abs(overlap))
+    own = math.sqrt(max(square - abs(overlap), 0.0))
+    first = curve(shared * nodes[:, None] + own * nodes[None, :]) @ weights
+    second = math.copysign(1.0, overlap) * shared * nodes[:, None] + own * nodes[None, :]
+    return float(weights @ (first * (curve(second) @ weights)))
+
+
+def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    erf: NDArray[np.float64] = np.vectorize(math.erf)(x / math.sqrt(2.0))
+    return 0.5 * x * (1.0 + erf)
+
+
+def _silu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return x / (1.0 + np.exp(-x))
+
+
+_CURVES: dict[str, Curve] = {"gelu": _gelu, "silu": _silu}
