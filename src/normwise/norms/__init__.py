@@ -1,0 +1,1 @@
+"""Norms as modules: thin shells on the functions of `ops`."""
