@@ -1,0 +1,1 @@
+"""Placements: where norms and constants sit around x + F(x)."""

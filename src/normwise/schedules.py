@@ -1,0 +1,143 @@
+"""Learning rates as pure functions of the optimizer step, and optimizer groups.
+
+A schedule warms up to its peak, may hold it, then decays over the steps that are left. The peak
+is always reached: a warm-up of 0 steps starts there, and the last of W one-based warm-up steps is
+there. No step is spent at rate 0, unless the warm-up is asked to start from it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from normwise.errors import SettingError
+from normwise.table import Table
+
+Decay = Callable[[int, int, int], float]
+
+
+def _constant(step: int, steps: int, peak: int) -> float:
+    return 1.0
+
+
+def _linear(step: int, steps: int, peak: int) -> float:
+    return 1.0 - step / (steps + 1)
+
+
+def _cosine(step: int, steps: int, peak: int) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * step / (steps + 1)))
+
+
+def _inverse_sqrt(step: int, steps: int, peak: int) -> float:
+    return math.sqrt(peak / (peak + step))
+
+
+SCHEDULES: Table[tuple[Decay, str]] = Table(
+    "schedule",
+    {
+        "constant": (_constant, "stays at the peak"),
+        "cosine": (_cosine, "half a cosine down to the floor"),
+        "linear": (_linear, "a straight line down to the floor"),
+        "inverse_sqrt": (_inverse_sqrt, "sqrt(warm-up/step), as in Vaswani et al. 2017"),
+    },
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Multiplier of the peak rate for each optimizer step, counted from 0.
+
+    Args:
+        name: a row of `normwise list schedules`, the decay after warm-up and hold.
+        steps: optimizer steps of the whole run.
+        warmup: steps of the linear warm-up.
+        hold: steps at the peak before the decay begins.
+        floor: the decay ends at this share of the peak.
+        first_step: "one" makes the first of W steps 1/W; "zero" makes it 0, as in BERT.
+
+    Raises:
+        SettingError: counts that are negative or do not fit into `steps`.
+
+    >>> schedule = nw.Schedule("linear", steps=10, warmup=4, hold=2)
+    >>> [round(schedule(step), 2) for step in range(10)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
+    """
+
+    name: str
+    steps: int
+    warmup: int = 0
+    hold: int = 0
+    floor: float = 0.0
+    first_step: str = "one"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", SCHEDULES.resolve(self.name))
+        if self.first_step not in ("one", "zero"):
+            raise SettingError(f'first_step must be "one" or "zero". It is {self.first_step!r}.')
+        if min(self.warmup, self.hold) < 0 or self.warmup + self.hold > self.steps:
+            raise SettingError(
+                f"Warm-up and hold must fit into the run. There are {self.steps} steps, "
+                f"{self.warmup} of warm-up and {self.hold} of hold. Shorten one of them."
+            )
+        if not 0.0 <= self.floor <= 1.0:
+            raise SettingError(f"floor is a share of the peak, from 0 to 1. It is {self.floor}.")
+
+    def __call__(self, step: int) -> float:
+        rise = self._rise()
+        if step < rise - 1:
+            return (step + 1 if self.first_step == "one" else step) / self.warmup
+        decay_step = step - (rise - 1) - self.hold
+        if decay_step <= 0:
+            return 1.0
+        decay_steps = max(self.steps - rise - self.hold, decay_step)
+        share = SCHEDULES[self.name][0](decay_step, decay_steps, rise)
+        return self.floor + (1.0 - self.floor) * share
+
+    def _rise(self) -> int:
+        """Steps up to and with the first one at the peak."""
+        return max(self.warmup, 1) if self.first_step == "one" else self.warmup + 1
+
+
+def set_rate(optimizer: torch.optim.Optimizer, schedule: Schedule, step: int) -> float:
+    """Sets the rate of every group for optimizer step `step`, and gives the first group's.
+
+    The peak of a group is its `initial_lr`, which is kept in the optimizer's state dict: after
+    loading one, the same step gives the same rate to the last bit.
+    """
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+        group["lr"] = group["initial_lr"] * schedule(step)
+    rate: float = optimizer.param_groups[0]["lr"]
+    return rate
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Two optimizer groups: matrices with weight decay, gains and biases without.
+
+    What a parameter is follows from its module and its shape, never from its name: everything in
+    a norm and everything with fewer than two axes goes without decay. Each trainable parameter is
+    in exactly one group, a shared one too. Empty groups are left out.
+    """
+    exempt = {id(p) for norm in filter(_is_norm, model.modules()) for p in norm.parameters()}
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trainable if p.ndim >= 2 and id(p) not in exempt]
+    chosen = {id(p) for p in decayed}
+    plain = [p for p in trainable if id(p) not in chosen]
+    groups: list[dict[str, object]] = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+TORCH_NORMS = (
+    nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm,
+)  # fmt: skip
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """A norm of torch, or a leaf whose class says so: others write their own."""
+    leaf = next(module.children(), None) is None
+    return isinstance(module, TORCH_NORMS) or (leaf and "norm" in type(module).__name__.lower())
