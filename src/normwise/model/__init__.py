@@ -1,0 +1,1 @@
+"""A small Transformer to try norms and placements in."""

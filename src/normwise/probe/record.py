@@ -1,0 +1,103 @@
+"""RMS of the residual stream and its branches, and of their gradients, at every connection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from normwise.probe.stats import MeanSquare
+from normwise.residual.base import Branch, Residual
+
+
+@dataclass(frozen=True)
+class StreamProfile:
+    """RMS by position. With S connections the stream has S + 1 points, from its entry on, and
+    there are S branches, each as it leaves its sublayer, before any norm of the placement.
+    """
+
+    stream: list[float]
+    branch: list[float]
+    stream_gradient: list[float]
+    branch_gradient: list[float]
+
+
+@dataclass
+class _Point:
+    value: MeanSquare = field(default_factory=MeanSquare)
+    gradient: MeanSquare = field(default_factory=MeanSquare)
+
+    def watch(self, x: Tensor) -> None:
+        self.value.add(x)
+        if x.requires_grad:
+            x.register_hook(lambda gradient: self.gradient.add(gradient))
+
+
+class StreamRecorder:
+    """Records a model built from `Residual` connections while it is open.
+
+        with StreamRecorder(model) as recorder:
+            loss(model(batch)).backward()
+        recorder.profile()
+
+    Several passes add up. The hooks return nothing that the model sees, keep no tensor, and are
+    gone when the block ends, also after an exception.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._connections = [m for m in model.modules() if isinstance(m, Residual)]
+        self._handles: list[RemovableHandle] = []
+        self._entry = _Point()
+        self._streams = [_Point() for _ in self._connections]
+        self._branches = [_Point() for _ in self._connections]
+
+    def __enter__(self) -> "StreamRecorder":
+        for index, connection in enumerate(self._connections):
+            self._handles.append(connection.register_forward_pre_hook(self._before(index)))
+            self._handles.append(connection.register_forward_hook(self._after(index)))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def profile(self) -> StreamProfile:
+        """What was recorded so far."""
+        streams = [self._entry, *self._streams]
+        return StreamProfile(
+            stream=[point.value.rms for point in streams],
+            branch=[point.value.rms for point in self._branches],
+            stream_gradient=[point.gradient.rms for point in streams],
+            branch_gradient=[point.gradient.rms for point in self._branches],
+        )
+
+    def _before(self, index: int) -> Callable[[nn.Module, tuple[Tensor, Branch]], object]:
+        """Watches the entry of the stack, and hands the connection a watched branch."""
+
+        def hook(module: nn.Module, args: tuple[Tensor, Branch]) -> tuple[Tensor, Branch]:
+            x, branch = args
+            if index == 0:
+                self._entry.watch(x)
+            return x, self._watched(index, branch)
+
+        return hook
+
+    def _watched(self, index: int, branch: Branch) -> Branch:
+        def watched(x: Tensor) -> Tensor:
+            out = branch(x)
+            self._branches[index].watch(out)
+            return out
+
+        return watched
+
+    def _after(self, index: int) -> Callable[[nn.Module, object, Tensor], None]:
+        def hook(module: nn.Module, args: object, out: Tensor) -> None:
+            self._streams[index].watch(out)
+
+        return hook
