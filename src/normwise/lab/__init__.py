@@ -1,0 +1,1 @@
+"""Training variants and comparing them."""

@@ -1,0 +1,148 @@
+"""Runs as processes of this machine, each with one torch thread.
+
+One thread, because two threads beside a busy core made a training step 70 times slower (986 to
+1470 ms instead of 13 on 2 cores, torch 2.13). One process a run, because Accelerate keeps its
+precision and device for the whole process.
+"""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from normwise.errors import NormwiseError
+from normwise.lab.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended without a result; the same command tries it again."""
+
+    run: RunSettings
+    reason: str
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how the runs go."""
+
+    def step(self, run: RunSettings, done: int) -> None: ...
+    def finished(self, run: RunSettings, record: dict[str, Any]) -> None: ...
+    def failed(self, failure: Failure) -> None: ...
+
+
+@dataclass
+class _Worker:
+    run: RunSettings
+    process: BaseProcess
+    inbox: Connection
+    ended: bool = False
+
+
+def launch(
+    runs: Sequence[RunSettings], folder: Path, workers: int, watcher: Watcher
+) -> list[Failure]:
+    """Runs everything, at most `workers` at a time, and returns the runs without a result.
+
+    A run that fails does not stop the others. When this process is interrupted the workers are
+    ended with it; what they had finished is stored.
+    """
+    waiting = list(reversed(runs))
+    active: dict[Connection, _Worker] = {}
+    failures: list[Failure] = []
+    context = _start_method()
+    try:
+        while waiting or active:
+            while waiting and len(active) < workers:
+                worker = _start(context, waiting.pop(), folder)
+                active[worker.inbox] = worker
+            ready = wait(list(active))
+            for inbox in [inbox for inbox in active if inbox in ready]:
+                if _receive(active[inbox], watcher, failures):
+                    del active[inbox]
+    finally:
+        for worker in active.values():
+            worker.process.terminate()
+        for worker in active.values():
+            worker.process.join()
+    return failures
+
+
+def _start(context: BaseContext, run: RunSettings, folder: Path) -> _Worker:
+    inbox, outbox = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(run, folder, outbox), daemon=True)  # type: ignore[attr-defined]
+    process.start()
+    outbox.close()
+    return _Worker(run, process, inbox)
+
+
+def _receive(worker: _Worker, watcher: Watcher, failures: list[Failure]) -> bool:
+    """Takes one message; True once the worker has ended."""
+    try:
+        kind, content = worker.inbox.recv()
+    except EOFError:
+        worker.process.join()
+        if not worker.ended:
+            code = worker.process.exitcode
+            _fail(worker, watcher, failures, f"its process ended with code {code} and no word")
+        return True
+    if kind == "step":
+        watcher.step(worker.run, content)
+    elif kind == "finished":
+        worker.ended = True
+        watcher.finished(worker.run, content)
+    else:
+        _fail(worker, watcher, failures, content)
+    return False
+
+
+def _fail(worker: _Worker, watcher: Watcher, failures: list[Failure], reason: str) -> None:
+    worker.ended = True
+    failures.append(Failure(worker.run, reason))
+    watcher.failed(failures[-1])
+
+
+def _work(run: RunSettings, folder: Path, outbox: Connection) -> None:
+    """A worker's whole life: train one run, store it, say so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
+    import torch
+
+    from normwise.lab.store import Store
+    from normwise.lab.train import train
+
+    torch.set_num_threads(1)
+    store = Store(folder)
+    try:
+        record = train(run, store.corpus(), progress=lambda step: outbox.send(("step", step)))
+        store.write(record)
+    except BrokenPipeError:
+        os._exit(1)  # the parent is gone, and nobody waits for this run
+    except Exception as error:  # noqa: BLE001 - whatever a run dies of, the others go on
+        outbox.send(("failed", _reason(error)))
+    else:
+        outbox.send(("finished", record))
+
+
+def _reason(error: Exception) -> str:
+    """One line for an error that is the user's to mend, the whole traceback for any other."""
+    if isinstance(error, NormwiseError | OSError):
+        return f"{error}"
+    return traceback.format_exc()
+
+
+def _start_method() -> BaseContext:
+    """A forkserver that has torch loaded saves 5 s a run; elsewhere every worker starts afresh.
+
+    Of these, 2 s are `torch._dynamo`, which torch imports when the first optimizer is made.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["normwise.lab.train", "torch._dynamo"])
+    return context

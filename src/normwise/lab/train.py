@@ -1,0 +1,234 @@
+"""One run: a small Transformer trained on a corpus, and what it came to."""
+
+import importlib
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from normwise.errors import DeviceUnavailable, SettingError
+from normwise.lab.conditions import conditions
+from normwise.lab.data import Corpus
+from normwise.lab.settings import RunSettings
+from normwise.model.config import TransformerConfig
+from normwise.model.transformer import Transformer
+from normwise.probe.record import StreamProfile, StreamRecorder
+from normwise.schedules import Schedule, parameter_groups, set_rate
+from normwise.table import Table
+
+VALIDATION_WINDOWS = 256
+
+Groups = list[dict[str, object]]
+Progress = Callable[[int], object]
+
+
+def _adamw(groups: Groups, run: RunSettings) -> torch.optim.Optimizer:
+    first, second = run.betas
+    return torch.optim.AdamW(groups, lr=run.lr, betas=(first, second), fused=True)
+
+
+def _sgd(groups: Groups, run: RunSettings) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=run.lr, momentum=run.betas[0])
+
+
+OPTIMIZERS = Table("optimizer", {"adamw": _adamw, "sgd": _sgd})
+
+
+def model_config(run: RunSettings, vocab_size: int) -> TransformerConfig:
+    """The Transformer that a run trains."""
+    return TransformerConfig(
+        vocab_size=vocab_size, max_len=run.seq_len, width=run.width, depth=run.depth,
+        heads=run.heads, norm=run.norm, placement=run.placement, init=run.init,
+        activation=run.activation, ff_ratio=run.ff_ratio, bias=run.bias, positions=run.positions,
+        query_key_norm=run.query_key_norm, tied_head=run.tied_head,
+    )  # fmt: skip
+
+
+def build_model(run: RunSettings, vocab_size: int) -> nn.Module:
+    """The run's own builder's model, or normwise's Transformer."""
+    if run.builder is None:
+        return Transformer(model_config(run, vocab_size), seed=run.seed)
+    module, _, function = run.builder.partition(":")
+    try:
+        builder = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(
+            f"builder must be MODULE:FUNCTION that can be imported. {run.builder} cannot: {error}. "
+            f"Put the function into a module on the path."
+        ) from error
+    torch.manual_seed(run.seed)
+    model: nn.Module = builder(run, vocab_size)
+    return model
+
+
+def train(
+    run: RunSettings, corpus: Corpus, progress: Progress = lambda step: None
+) -> dict[str, Any]:
+    """Trains one variant and returns its record, as plain values.
+
+    The seed sets the initial weights and the order of the batches, so that variants of one seed
+    see the same batches. A loss that is not finite ends the run; that is a result.
+
+    Raises:
+        DeviceUnavailable: the device or the precision is not to be had here.
+    """
+    accelerator = _accelerator(run)
+    started = time.perf_counter()
+    model = build_model(run, corpus.vocab_size)
+    parameters = sum(p.numel() for p in model.parameters())
+    groups = parameter_groups(model, run.weight_decay)
+    model, optimizer = accelerator.prepare(model, OPTIMIZERS[run.optimizer](groups, run))
+    profile = _initial_profile(model, run, corpus, accelerator.device)
+    training = _Training(accelerator, model, optimizer, run)
+    losses, seconds = training.run(_batches(run, corpus, accelerator.device), progress)
+    finished = len(losses) == run.steps
+    validation = _validation_loss(model, run, corpus, accelerator.device) if finished else math.nan
+    diverged_at = None if math.isfinite(validation) else len(losses) + 1
+    return {
+        "id": run.id,
+        "settings": asdict(run),
+        "validation_loss": None if diverged_at else validation,
+        "diverged_at": diverged_at,
+        "train_loss": losses,
+        "initial": asdict(profile),
+        "parameters": parameters,
+        "tokens_per_second": len(losses) * _tokens_per_step(run) / seconds,
+        "peak_memory_bytes": _peak_memory(accelerator.device),
+        "seconds": time.perf_counter() - started,
+        "conditions": conditions(),
+    }
+
+
+class _Training:
+    """The loop over optimizer steps, on Accelerate; the schedule is ours and counts steps."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        run: RunSettings,
+    ) -> None:
+        self.accelerator = accelerator
+        self.model = model
+        self.optimizer = optimizer
+        self.settings = run
+        self.schedule = Schedule(run.schedule, run.steps, run.warmup)
+
+    def run(
+        self, batches: Iterator[tuple[Tensor, Tensor]], progress: Progress
+    ) -> tuple[list[float], float]:
+        """Losses of the finite steps, and the seconds they took."""
+        losses: list[float] = []
+        started = time.perf_counter()
+        for step in range(self.settings.steps):
+            set_rate(self.optimizer, self.schedule, step)
+            loss = self._step(batches)
+            if not math.isfinite(loss):
+                break
+            losses.append(loss)
+            progress(len(losses))
+        return losses, time.perf_counter() - started
+
+    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+        """One optimizer step over `accumulate` batches; the mean of their losses."""
+        total = 0.0
+        for _ in range(self.settings.accumulate):
+            inputs, targets = next(batches)
+            with self.accelerator.accumulate(self.model):
+                loss = token_loss(self.model(inputs), targets)
+                self.accelerator.backward(loss)
+                if self.accelerator.sync_gradients and self.settings.clip:
+                    self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            total += loss.item()
+        return total / self.settings.accumulate
+
+
+def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats, logits (..., vocab_size) in fp32 against targets (...)."""
+    return cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+
+
+def _accelerator(run: RunSettings) -> Accelerator:
+    kind = torch.device(run.device).type
+    available = {"cpu": True, "cuda": torch.cuda.is_available(),
+                 "mps": torch.backends.mps.is_available()}  # fmt: skip
+    if not available.get(kind, False):
+        raise DeviceUnavailable(
+            f"device must be one that torch finds here. {run.device} is not among "
+            f"{', '.join(name for name, there in available.items() if there)}."
+        )
+    if run.precision == "fp16" and kind == "cpu":
+        raise DeviceUnavailable("fp16 training needs a GPU. The device is cpu. Use bf16 or fp32.")
+    return Accelerator(
+        cpu=kind == "cpu",
+        mixed_precision="no" if run.precision == "fp32" else run.precision,
+        gradient_accumulation_steps=run.accumulate,
+    )
+
+
+def _batches(
+    run: RunSettings, corpus: Corpus, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Random windows of the training text, without end; inputs and the tokens after them."""
+    generator = torch.Generator().manual_seed(run.seed)
+    last = len(corpus.train) - run.seq_len - 1
+    while True:
+        starts = torch.randint(0, last + 1, (run.batch_size,), generator=generator)
+        yield _windows(corpus.train, starts, run.seq_len, device)
+
+
+def _windows(
+    tokens: Any, starts: Tensor, seq_len: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    positions = starts[:, None].numpy() + range(seq_len + 1)
+    window = torch.from_numpy(tokens[positions].astype("int64")).to(device)
+    return window[:, :-1], window[:, 1:]
+
+
+def _initial_profile(
+    model: nn.Module, run: RunSettings, corpus: Corpus, device: torch.device
+) -> StreamProfile:
+    """Stream and gradients by connection on one fixed batch, before the first step."""
+    with StreamRecorder(model) as recorder:
+        inputs, targets = next(_batches(run, corpus, device))
+        token_loss(model(inputs), targets).backward()
+    model.zero_grad()
+    return recorder.profile()
+
+
+@torch.no_grad()
+def _validation_loss(
+    model: nn.Module, run: RunSettings, corpus: Corpus, device: torch.device
+) -> float:
+    """Mean loss over windows spread evenly over the validation text, the same for every run."""
+    last = len(corpus.validation) - run.seq_len - 1
+    starts = torch.linspace(0, last, min(VALIDATION_WINDOWS, last + 1)).long()
+    model.eval()
+    total = 0.0
+    for part in starts.split(run.batch_size):
+        inputs, targets = _windows(corpus.validation, part, run.seq_len, device)
+        total += token_loss(model(inputs), targets).item() * len(part)
+    return total / len(starts)
+
+
+def _tokens_per_step(run: RunSettings) -> int:
+    return run.batch_size * run.accumulate * run.seq_len
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Bytes: the device's peak on CUDA, the process's largest resident size elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
