@@ -1,0 +1,1 @@
+"""One file for each command; a body imports what it runs."""

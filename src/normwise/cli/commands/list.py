@@ -1,0 +1,16 @@
+"""`normwise list`: the names that the other commands take."""
+
+import click
+
+TABLES = ("norms", "placements", "inits", "schedules", "roundings")
+
+
+@click.command("list")
+@click.argument("what", type=click.Choice(TABLES))
+def list_rows(what: str) -> None:
+    """Show the known norms, placements, inits, schedules or roundings."""
+    from rich.console import Console
+
+    from normwise.report.names import TABLES_OF_NAMES
+
+    Console().print(TABLES_OF_NAMES[what]())

@@ -1,0 +1,62 @@
+"""The registries as tables for a terminal."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table as Grid
+
+from normwise.norms.registry import NORMS
+from normwise.ops.rounding import ROUNDINGS
+from normwise.residual.registry import PLACEMENTS
+from normwise.schedules import SCHEDULES
+from normwise.table import Table
+from normwise.weight_init import INITS
+
+
+def _grid(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Grid:
+    grid = Grid(*titles, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _norms() -> Grid:
+    rows = ((_with_aliases(NORMS, name), row.formula) for name, row in NORMS.items())
+    return _grid(("norm", "formula"), rows)
+
+
+def _placements() -> Grid:
+    rows = (
+        (_with_aliases(PLACEMENTS, name), row.formula, "yes" if row.final_norm else "no",
+         row.warm_up, row.init)
+        for name, row in PLACEMENTS.items()
+    )  # fmt: skip
+    return _grid(("placement", "formula", "last norm", "warm-up", "init"), rows)
+
+
+def _inits() -> Grid:
+    return _grid(("init", "what it draws"), ((n, row.summary) for n, row in INITS.items()))
+
+
+def _schedules() -> Grid:
+    rows = ((name, summary) for name, (_, summary) in SCHEDULES.items())
+    return _grid(("schedule", "after warm-up and hold the rate"), rows)
+
+
+def _roundings() -> Grid:
+    return _grid(("rounding", "where it rounds"), ROUNDINGS.items())
+
+
+def _with_aliases(table: Table[Any], name: str) -> str:
+    """A name, and in the next line the others under which it is found."""
+    return "\n  ".join([name, *table.aliases(name)])
+
+
+TABLES_OF_NAMES: Mapping[str, Callable[[], Grid]] = {
+    "norms": _norms,
+    "placements": _placements,
+    "inits": _inits,
+    "schedules": _schedules,
+    "roundings": _roundings,
+}
