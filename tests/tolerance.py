@@ -25,8 +25,25 @@ def output_tolerance(expected: Tensor, dtype: torch.dtype, fp32: float = FLOAT32
 def ulp(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Spacing of `dtype` at each entry of x, in float64."""
     limits = torch.finfo(dtype)
-    _, exponent = torch.frexp(x.double().abs().clamp(min=limits.tiny))
-    return limits.eps * torch.ldexp(torch.ones((), dtype=torch.float64), exponent - 1)
+    mantissa, _ = torch.frexp(size := x.double().abs().clamp(min=limits.tiny))
+    return limits.eps * size / (2 * mantissa)
+
+
+def gradient_tolerance(expected: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Largest allowed error of an input gradient that is rounded once to `dtype`.
+
+    It is a difference of terms of the given size, and cancels down to any value: the error follows
+    the terms. Twice an output's bound, since the normalized row and the product both err. A dozen
+    of the smallest subnormals covers rows whose 1/rms is itself subnormal.
+
+    Args:
+        expected: the float64 gradient.
+        size: a float64 bound of the terms, `formulas.Expected.dx_size`.
+    """
+    if dtype == torch.float64:
+        return FLOAT64_OUTPUT * size
+    fp32 = 2 * FLOAT32_OUTPUT * size + 16 * 2.0**-149
+    return fp32 + (HALF_ULPS * ulp(expected, dtype) if dtype != torch.float32 else 0.0)
 
 
 def sum_tolerance(terms: Tensor, dtype: torch.dtype) -> Tensor:
@@ -41,10 +58,34 @@ def sum_tolerance(terms: Tensor, dtype: torch.dtype) -> Tensor:
     return bound + (HALF_ULPS * ulp(terms.sum(0), dtype) if dtype != torch.float32 else 0.0)
 
 
+def weight_tolerance(terms: Tensor, incoming: Tensor, dtype: torch.dtype) -> Tensor:
+    """As `sum_tolerance`, for a sum of `incoming` times the normalized row.
+
+    Each entry of the row errs by up to FLOAT32_OUTPUT, also where it is nearly 0.
+    """
+    row_error = 0.0 if dtype == torch.float64 else FLOAT32_OUTPUT
+    return sum_tolerance(terms, dtype) + row_error * incoming.abs().sum(0)
+
+
 def assert_close(actual: Tensor, expected: Tensor, allowed: Tensor | float) -> None:
     """Every entry of `actual` within `allowed` of the float64 `expected`; equal infinities pass."""
     assert actual.shape == expected.shape, f"{tuple(actual.shape)} is not {tuple(expected.shape)}"
     wide = actual.detach().double()
     error = torch.where(wide == expected, 0.0, (wide - expected).abs())
     excess = (error - allowed).max().item() if error.numel() else -1.0
-    assert excess <= 0.0, f"largest error {error.max().item():.3e} exceeds what is allowed by {excess:.3e}"
+    assert excess <= 0.0, (
+        f"largest error {error.max().item():.3e} exceeds what is allowed by {excess:.3e}"
+    )
+
+
+# Theory of wide models against integrals, simulations and real models.
+QUADRATURE = 1e-6  # of the square: what theory.activations promises for squares up to 100
+TRAPEZOID_KINK = 2e-5  # ReLU's kink costs a trapezoid step of 0.0125 some 0.0125^2/12
+WIDE_BRANCH = 0.04  # four standard errors of the mean of 160 draws in width 256
+WIDE_SOFTMAX = 0.12  # three standard errors, and the width's own share
+TRACKED_LOG2 = 0.08  # 24 sample variances of 2^15 entries: 3 x 24^(1/2) 2^-8 log2(e)
+EPS_SHARE = 3e-5  # what an eps of 1e-5 takes from a norm's output of size 1, with room for fp32
+STANDARD_ERRORS = 4  # of a std or a mean measured on drawn weights; one false alarm in 16000
+THEORY = 0.3  # of the stream's RMS: width 64 to 128 stands in for infinite width, 2 or 3 seeds
+PERI_GROWTH = 0.25  # branches and stream correlate a little: 1.8 to 2.2 a layer (placements.md)
+ROTARY_ANGLE = 2e-5  # angles up to 40 in float32 err by 40 x 2^-24, on scores of size 10

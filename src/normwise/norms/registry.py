@@ -41,7 +41,9 @@ NORMS = Table(
             lambda shape, bias, options: RMSNorm(shape, **options),
             "g x/sqrt(mean(x^2) + eps)",
         ),
-        "no_norm": NormRow(lambda shape, bias, options: NoNorm(shape), "x", normalizes=False),
+        "no_norm": NormRow(
+            lambda shape, bias, options: NoNorm(shape, **options), "x", normalizes=False
+        ),
     },
     aliases={"ln": "layer_norm", "rms": "rms_norm", "none": "no_norm"},
 )

@@ -22,7 +22,7 @@ class RMSNorm(nn.RMSNorm):
         rounding: a row of `ROUNDINGS`.
 
     Raises:
-        SettingError: eps negative, NaN or infinite.
+        SettingError: eps negative, NaN or infinite; unit_offset without a weight.
     """
 
     bias: nn.Parameter | None

@@ -145,9 +145,11 @@ def layer_norm_add(
 
     The normed branch is rounded to the dtype of `input`, then added in the promoted dtype.
     """
-    normed = layer_norm(input, normalized_shape, weight, bias, eps, unit_offset=unit_offset,
-                        rounding=rounding)  # fmt: skip
-    return _join("layer_norm_add", normed, residual)
+    spec = _spec("layer_norm_add", input, normalized_shape, weight, bias, eps,
+                 unit_offset=unit_offset, rounding=rounding)  # fmt: skip
+    _check_same_shape("layer_norm_add", input, residual)
+    normed = autograd.norm(autograd.LAYER_NORM, input, weight, bias, spec)
+    return (residual + normed).contiguous()
 
 
 def rms_norm_add(
@@ -165,9 +167,11 @@ def rms_norm_add(
 
     The normed branch is rounded to the dtype of `input`, then added in the promoted dtype.
     """
-    normed = rms_norm(input, normalized_shape, weight, eps, bias=bias, unit_offset=unit_offset,
-                      rounding=rounding)  # fmt: skip
-    return _join("rms_norm_add", normed, residual)
+    spec = _spec("rms_norm_add", input, normalized_shape, weight, bias, eps,
+                 unit_offset=unit_offset, rounding=rounding)  # fmt: skip
+    _check_same_shape("rms_norm_add", input, residual)
+    normed = autograd.norm(autograd.RMS_NORM, input, weight, bias, spec)
+    return (residual + normed).contiguous()
 
 
 def _spec(
@@ -180,7 +184,7 @@ def _spec(
     *,
     unit_offset: bool,
     rounding: str,
-    out_dtype: torch.dtype | None,
+    out_dtype: torch.dtype | None = None,
 ) -> NormSpec:
     """Checks a call against its shapes and dtypes."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -244,8 +248,3 @@ def _add(
     _check_same_shape(op, x, residual)
     seen, stream = reference.add(x, residual, RESIDUAL_ROUNDINGS.resolve(residual_rounding))
     return (stream if spec.rounding == "native" else seen), stream
-
-
-def _join(op: str, normed: Tensor, residual: Tensor) -> Tensor:
-    _check_same_shape(op, normed, residual)
-    return residual + normed

@@ -63,23 +63,27 @@ def rms_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSp
 
 def layer_unit(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
     """(x - mean)/sqrt(var + eps), and 1/sqrt(var + eps) by row."""
-    headroom = _sum_headroom(_row_size(x, dims))
-    centred = x / headroom
-    centred = centred - centred.mean(dims, keepdim=True)
-    centred = centred - centred.mean(dims, keepdim=True)
-    unit, inverse = rms_unit(centred, dims, eps / headroom**2)
-    return unit, inverse / headroom
-
-
-def rms_unit(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-    """x/sqrt(mean(x^2) + eps), and 1/sqrt(mean(x^2) + eps) by row."""
     if not _row_size(x, dims):
         return x, x
-    largest = x.detach().abs().amax(dims, keepdim=True)
-    scale = _power_of_two(largest.clamp(*_scale_range(eps, x.dtype)))
-    unit = x / scale
-    inverse = torch.rsqrt(unit.square().mean(dims, keepdim=True) + eps / scale / scale)
-    return unit * inverse, inverse / scale
+    scale = _power_of_two(_largest(x, dims))
+    centred = x / scale
+    centred = centred - centred.mean(dims, keepdim=True)
+    centred = centred - centred.mean(dims, keepdim=True)
+    return rms_unit(centred, dims, eps, scale)
+
+
+def rms_unit(
+    x: Tensor, dims: tuple[int, ...], eps: float, unit: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """x/sqrt(mean(x^2) + eps), and 1/sqrt(mean(x^2) + eps) by row, for x in units of `unit`."""
+    if not _row_size(x, dims):
+        return x, x
+    root = torch.as_tensor(abs(eps) ** 0.5, dtype=x.dtype, device=x.device)
+    scale = _power_of_two(torch.maximum(_largest(x, dims), root / unit))
+    total = scale * unit
+    row = x / scale
+    inverse = torch.rsqrt(row.square().mean(dims, keepdim=True) + eps / total / total)
+    return row * inverse, inverse / total
 
 
 def add(x: Tensor, residual: Tensor, residual_rounding: str) -> tuple[Tensor, Tensor]:
@@ -92,25 +96,20 @@ def add(x: Tensor, residual: Tensor, residual_rounding: str) -> tuple[Tensor, Te
     return total, total.to(dtype)
 
 
+def _largest(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Largest magnitude in each row, positive and finite; NaN where the row holds one."""
+    limits = torch.finfo(x.dtype)
+    return x.detach().abs().amax(dims, keepdim=True).clamp(limits.tiny, limits.max)
+
+
 def _power_of_two(size: Tensor) -> Tensor:
     """The power of two in (size/2, size], exact, for finite positive sizes."""
     mantissa, _ = torch.frexp(size)
     return size / (2 * mantissa)
 
 
-def _scale_range(eps: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Where eps decides, the scale follows eps; an infinite entry leaves the scale finite."""
-    limits = torch.finfo(dtype)
-    return max(abs(eps) ** 0.5, limits.tiny), limits.max
-
-
-def _sum_headroom(count: int) -> float:
-    """A power of two by which entries are divided so that no sum of `count` overflows."""
-    return 2.0 ** (max(count, 1).bit_length() + 1)
-
-
 def _row_size(x: Tensor, dims: tuple[int, ...]) -> int:
-    return math.prod(x.shape[d] for d in dims)
+    return math.prod([x.shape[d] for d in dims])
 
 
 def affine(unit: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> Tensor:
@@ -121,7 +120,7 @@ def affine(unit: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormS
         unit = unit * gain(weight, unit.dtype, spec)
     if bias is not None:
         unit = unit + (bias if spec.rounding == "native" else bias.to(unit.dtype))
-    return unit.to(spec.out_dtype)
+    return unit.to(spec.out_dtype).contiguous()
 
 
 def gain(weight: Tensor, dtype: torch.dtype, spec: NormSpec) -> Tensor:

@@ -19,7 +19,7 @@ ROUNDINGS = Table(
     {
         "fp32": "one rounding, at the end",
         "llama": "the normalized value is rounded to the input dtype before gain and bias",
-        "native": "statistics and product in the input dtype",
+        "native": "after every operation, as in eager code without an upcast",
     },
     aliases={"gemma": "fp32"},
 )
