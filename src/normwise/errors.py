@@ -43,6 +43,7 @@ class UnknownName(NormwiseError, ValueError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        nearest = get_close_matches(name, names, n=1, cutoff=0.5)
+        plain = name.strip().lower().replace("-", "_")
+        nearest = get_close_matches(plain, names, n=1, cutoff=0.5)
         hint = f" Did you mean {nearest[0]}?" if nearest else ""
         super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")

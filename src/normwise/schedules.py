@@ -54,7 +54,8 @@ class Schedule:
         steps: optimizer steps of the whole run.
         warmup: steps of the linear warm-up.
         hold: steps at the peak before the decay begins.
-        floor: the decay ends at this share of the peak.
+        floor: share of the peak that the decay heads for; it would be there one step after the
+            last.
         first_step: "one" makes the first of W steps 1/W; "zero" makes it 0, as in BERT.
 
     Raises:
@@ -76,7 +77,12 @@ class Schedule:
         object.__setattr__(self, "name", SCHEDULES.resolve(self.name))
         if self.first_step not in ("one", "zero"):
             raise SettingError(f'first_step must be "one" or "zero". It is {self.first_step!r}.')
-        if min(self.warmup, self.hold) < 0 or self.warmup + self.hold > self.steps:
+        if min(self.steps - 1, self.warmup, self.hold) < 0:
+            raise SettingError(
+                f"A schedule needs at least one step and no negative ones. There are "
+                f"{self.steps} steps, {self.warmup} of warm-up and {self.hold} of hold."
+            )
+        if self.warmup + self.hold + (self.first_step == "zero") > self.steps:
             raise SettingError(
                 f"Warm-up and hold must fit into the run. There are {self.steps} steps, "
                 f"{self.warmup} of warm-up and {self.hold} of hold. Shorten one of them."

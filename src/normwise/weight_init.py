@@ -118,10 +118,11 @@ def initialize(
 
     A matrix given twice, such as a tied head, is drawn once, in its first role.
     """
-    drawn: set[int] = set()
+    drawn: set[tuple[int, torch.Size]] = set()
     for weight in weights:
-        if weight.tensor.data_ptr() in drawn:
+        place = weight.tensor.data_ptr(), weight.tensor.shape
+        if place in drawn:
             continue
-        drawn.add(weight.tensor.data_ptr())
+        drawn.add(place)
         std = initial_std(init, weight.role, weight.fan_in, weight.fan_out, sublayers)
         weight.tensor.normal_(0.0, std, generator=generator)

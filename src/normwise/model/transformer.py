@@ -48,8 +48,6 @@ class Transformer(nn.Module):
             eps=config.norm_eps, affine=config.affine, bias=config.bias,
         )  # fmt: skip
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        if config.tied_head:
-            self.head.weight = self.embedding.weight
         self.reset_parameters(seed)
 
     def forward(
@@ -94,7 +92,12 @@ class Transformer(nn.Module):
         yield Weight(self.head.weight, "head")
 
     def reset_parameters(self, seed: int | None = None) -> None:
-        """Draws the weights as `config.init` says, sets biases to 0 and gains to 1."""
+        """Draws the weights as `config.init` says, sets biases to 0 and gains to 1.
+
+        Ties the head again, which torch's `to_empty` unties.
+        """
+        if self.config.tied_head:
+            self.head.weight = self.embedding.weight
         generator = None
         if seed is not None:
             generator = torch.Generator(self.embedding.weight.device).manual_seed(seed)

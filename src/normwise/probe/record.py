@@ -27,11 +27,18 @@ class StreamProfile:
 class _Point:
     value: MeanSquare = field(default_factory=MeanSquare)
     gradient: MeanSquare = field(default_factory=MeanSquare)
+    handles: list[RemovableHandle] = field(default_factory=list)
 
     def watch(self, x: Tensor) -> None:
         self.value.add(x)
+        if x.is_leaf:
+            self.release()  # a leaf outlives its pass, and so would the hook of the pass before
         if x.requires_grad:
-            x.register_hook(lambda gradient: self.gradient.add(gradient))
+            self.handles.append(x.register_hook(lambda gradient: self.gradient.add(gradient)))
+
+    def release(self) -> None:
+        while self.handles:
+            self.handles.pop().remove()
 
 
 class StreamRecorder:
@@ -41,8 +48,9 @@ class StreamRecorder:
             loss(model(batch)).backward()
         recorder.profile()
 
-    Several passes add up. The hooks return nothing that the model sees, keep no tensor, and are
-    gone when the block ends, also after an exception.
+    Several passes add up. A model without such connections has an empty profile. The hooks return
+    nothing that the model sees, keep no tensor, and are gone when the block ends, also after an
+    exception.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -66,10 +74,12 @@ class StreamRecorder:
     ) -> None:
         while self._handles:
             self._handles.pop().remove()
+        for point in (self._entry, *self._streams, *self._branches):
+            point.release()
 
     def profile(self) -> StreamProfile:
         """What was recorded so far."""
-        streams = [self._entry, *self._streams]
+        streams = [self._entry, *self._streams] if self._streams else []
         return StreamProfile(
             stream=[point.value.rms for point in streams],
             branch=[point.value.rms for point in self._branches],

@@ -38,7 +38,7 @@ class PostNorm(Residual):
 class PeriNorm(Residual):
     """x + norm_out(F(norm_in(x))); one norm after the last layer.
 
-    Each branch adds variance 1 whatever its weights. Kim et al. 2025 (2502.02732), equation 3;
+    Each branch adds variance 1 whatever its weights. Kim et al. 2025 (2502.02732);
     the sandwich of CogView and of Gemma 2.
     """
 

@@ -3,7 +3,8 @@
 For a pair (u, v) of zero-mean Gaussians with variance q and covariance c, `pair_moments` gives
 E[phi(u)^2] and E[phi(u) phi(v)]: what a feed-forward branch does to the size of a token and to
 what two tokens share. ReLU has a closed form (Cho and Saul 2009, equation 6); the smooth ones are
-integrated by Gauss-Hermite quadrature, exact to 1e-6 for q up to 100.
+integrated by the trapezoid rule, which is good to 1e-6 of the result for q up to 100: at a spacing
+of 0.1 the curves, smooth over 1/sqrt(q), alias by exp(-2 pi^2).
 """
 
 import math
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 Curve = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
-NODES = 96
+NODES = np.linspace(-9.0, 9.0, 181)
+WEIGHTS = np.exp(-(NODES**2) / 2.0) / np.exp(-(NODES**2) / 2.0).sum()
 
 
 def pair_moments(activation: str, square: float, overlap: float) -> tuple[float, float]:
@@ -33,13 +35,12 @@ def _relu_overlap(square: float, overlap: float) -> float:
 
 def _quadrature(curve: Curve, square: float, overlap: float) -> float:
     """E[curve(u) curve(v)] over the pair written as one shared and one own Gaussian each."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    weights = weights / weights.sum()
     shared = math.sqrt(abs(overlap))
     own = math.sqrt(max(square - abs(overlap), 0.0))
-    first = curve(shared * nodes[:, None] + own * nodes[None, :]) @ weights
-    second = math.copysign(1.0, overlap) * shared * nodes[:, None] + own * nodes[None, :]
-    return float(weights @ (first * (curve(second) @ weights)))
+    common, single = shared * NODES[:, None], own * NODES[None, :]
+    first = curve(common + single) @ WEIGHTS
+    second = curve(math.copysign(1.0, overlap) * common + single) @ WEIGHTS
+    return float(WEIGHTS @ (first * second))
 
 
 def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -48,7 +49,7 @@ def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _silu(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return x / (1.0 + np.exp(-x))
+    return 0.5 * x * (1.0 + np.tanh(x / 2.0))
 
 
 _CURVES: dict[str, Curve] = {"gelu": _gelu, "silu": _silu}

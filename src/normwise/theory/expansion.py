@@ -25,7 +25,7 @@ def _deep_norm(stream: float, branch: float, alpha: float) -> tuple[float, float
 
 
 def _peri_norm(stream: float, branch: float, alpha: float) -> tuple[float, float]:
-    return 1.0, 1.0 / math.sqrt(branch)
+    return 1.0, 1.0 / math.sqrt(branch) if branch else 0.0
 
 
 RULES: dict[str, Factors] = {

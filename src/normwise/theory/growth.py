@@ -5,10 +5,10 @@ product of the same entry in two tokens of one sequence. The second is needed be
 over tokens, which attention does, shrinks what the tokens do not share and keeps what they do; a
 stack of ReLU layers makes the tokens more alike, so attention branches grow with depth.
 
-The recursion is exact for wide layers with independent zero-mean weights, softmax weights that
-depend on the tokens only through Gaussian logits, and tokens that differ from each other in the
-same degree. Biases and norm gains are taken at their initial 0 and 1. It follows the closed forms
-of Kedia et al. 2024 (2403.09635) in spirit, with the softmax of a causal sequence written out.
+The recursion is exact for wide layers with independent zero-mean weights, logits that are Gaussian
+and independent from key to key, and tokens that differ from each other in the same degree. Biases
+and norm gains are taken at their initial 0 and 1. It follows the closed forms of Kedia et al. 2024
+(2403.09635) in spirit, with the softmax of a causal sequence written out.
 """
 
 import math
@@ -16,7 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from normwise.theory.activations import pair_moments
+import numpy as np
+from numpy.typing import NDArray
+
+from normwise.theory.activations import NODES, WEIGHTS, pair_moments
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Moments:
         return Moments(self.square * variance, self.overlap * variance)
 
     def normed(self, eps: float = 0.0) -> "Moments":
-        """Moments after a norm with gain 1: mean square q/(q + eps)."""
-        return self.scaled(1.0 / (self.square + eps))
+        """Moments after a norm with gain 1: mean square q/(q + eps); nothing stays nothing."""
+        return self.scaled(1.0 / (self.square + eps)) if self.square else self
 
 
 class Branch(Protocol):
@@ -65,9 +68,9 @@ class Attention:
         own = entry.square - entry.overlap
         logit_variance = self.query_gain * self.key_gain * entry.square * own
         if self.query_key_norm:
-            logit_variance = own / entry.square
-        weights = range(1, self.tokens + 1) if self.causal else [self.tokens] * self.tokens
-        same = math.fsum(_weight_square(n, logit_variance) for n in weights) / self.tokens
+            logit_variance = 1.0 - entry.normed().overlap
+        keys = np.arange(1, self.tokens + 1) if self.causal else np.array([self.tokens])
+        same = float(softmax_squares(keys, logit_variance).mean())
         across = self._shared_keys()
         return Moments(entry.overlap + own * same, entry.overlap + own * min(same, across)).scaled(
             self.value_gain * self.output_gain
@@ -81,10 +84,25 @@ class Attention:
         return math.fsum((n - 1) / n for n in range(2, self.tokens + 1)) / pairs
 
 
-def _weight_square(keys: int, logit_variance: float) -> float:
-    """E sum_j a_j^2 of a softmax over Gaussian logits: e^variance/n for many keys, 1 for one."""
-    spread = math.expm1(min(logit_variance, 50.0))
-    return min(1.0, (1.0 + spread * (1.0 - 1.0 / keys)) / keys)
+def softmax_squares(keys: NDArray[np.int64], variance: float) -> NDArray[np.float64]:
+    """E sum_j a_j^2 of a softmax over n independent Gaussian logits, for each n in `keys`.
+
+    1/n for equal logits, 1 for one key. From 1/s^2 = int t exp(-t s) dt with L(t) = E exp(-t e^z):
+
+        E sum_j a_j^2 = n int t L''(t) L(t)^(n-1) dt
+
+    over t = e^u by the trapezoid rule; the integrand varies over u in steps of order 1. Logits of
+    a variance above 50 count as 50, where one key has all the weight.
+    """
+    spread = math.sqrt(min(variance, 50.0))
+    logits = spread * NODES
+    lowest = -9.0 * spread - math.log(keys.max()) - 16.0
+    log_t = np.arange(lowest, 9.0 * spread + 5.0, 0.1)[:, None]
+    decay = np.exp(-np.exp(log_t + logits))
+    transform = decay @ WEIGHTS
+    second = (np.exp(2.0 * (log_t + logits)) * decay) @ WEIGHTS
+    powers: NDArray[np.float64] = transform[:, None] ** (keys[None, :] - 1)
+    return np.asarray(0.1 * keys * (second @ powers), dtype=np.float64)
 
 
 @dataclass(frozen=True)
