@@ -26,7 +26,7 @@ from normwise.lab.summary import (
     mean_profile,
     summarize,
 )
-from normwise.lab.train import model_config
+from normwise.lab.train import check_device, model_config
 
 Builder = Callable[[RunSettings, int], nn.Module]
 
@@ -82,13 +82,7 @@ def compare(
         watcher: hears of every step; without it progress goes to standard error.
 
     Raises:
-        SettingError, UnknownName, DataError, StoreError: before any run starts.
-
-    Example:
-        >>> settings = nw.CompareSettings(placements=("pre_norm",), steps=2, depth=1, out=folder)
-        >>> result = nw.compare(settings)
-        >>> [variant.axes["warmup"] for variant in result.variants]
-        [0]
+        UnknownName, SettingError, DataError, StoreError: before any run starts.
     """
     settings = settings or CompareSettings()
     if build is not None:
@@ -106,7 +100,7 @@ def compare(
 
 def prepare(settings: CompareSettings) -> tuple[Corpus, Grid]:
     """Checks everything that can be checked before a run: settings, text, models."""
-    settings.check()
+    check_device(settings)
     grid = expand(settings)
     corpus = load_corpus(settings.data, settings.tokenizer, settings.text_column)
     corpus.check_length(settings.seq_len)
@@ -127,7 +121,11 @@ def collect(
         settings=settings,
         data=corpus.describe(),
         variants=summarize(records, corpus.unigram_loss),
-        profiles=[_profile(axes, runs, corpus) for axes, runs in group(records, MODEL_AXES)],
+        profiles=[
+            _profile(axes, runs, corpus)
+            for axes, runs in group(records, MODEL_AXES)
+            if runs[0]["initial"]["stream"]
+        ],
         skipped=list(grid.skipped),
         failed=failed,
         damaged=damaged,

@@ -13,6 +13,7 @@ from typing import Any
 
 from normwise.errors import SettingError
 
+DEVICES = ("cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "bf16", "fp16")
 
 
@@ -45,8 +46,9 @@ class SharedSettings:
     precision: str = setting("fp32", "fp32, bf16 or fp16 (mixed).")
     builder: str | None = setting(None, "MODULE:FUNCTION that makes a run's model.")
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raises `SettingError` for the first value that cannot be."""
+        object.__setattr__(self, "betas", tuple(self.betas))
         counts = ("steps", "batch_size", "accumulate", "seq_len", "width", "heads")
         for name in counts:
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
@@ -57,8 +59,9 @@ class SharedSettings:
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
             "betas", "two numbers in [0, 1)", ",".join(map(str, self.betas)),
         )  # fmt: skip
-        _require(self.precision in PRECISIONS, "precision", "one of " + ", ".join(PRECISIONS),
-                 self.precision)  # fmt: skip
+        for name, known in (("device", DEVICES), ("precision", PRECISIONS)):
+            value = getattr(self, name)
+            _require(value in known, name, f"one of {', '.join(known)}", value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +86,15 @@ class RunSettings(SharedSettings):
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "RunSettings":
         """Settings back from a stored record."""
-        return cls(**{**values, "betas": tuple(values["betas"])})
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings(SharedSettings):
-    """A comparison: the grid over its axes, the text, and where it runs."""
+    """A comparison: the grid over its axes, the text, and where it runs.
+
+    A single value on an axis stands for a tuple of one.
+    """
 
     norms: tuple[str, ...] = setting(("layer_norm",), "Norms.")
     placements: tuple[str, ...] = setting(("pre_norm", "post_norm", "deep_norm"), "Placements.")
@@ -106,9 +112,12 @@ class CompareSettings(SharedSettings):
     workers: int = setting(2, "Processes, one torch thread each.")
     out: str = setting("runs/compare", "Run folder; finished runs in it are not repeated.")
 
-    def check(self) -> None:
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for axis in AXES:
+            values = getattr(self, axis)
+            alone = isinstance(values, str | int | float)
+            object.__setattr__(self, axis, (values,) if alone else tuple(values))
             _require(bool(getattr(self, axis)), axis, "at least one value", "none")
         for rate in self.lr:
             _require(rate > 0 and math.isfinite(rate), "lr", "positive", rate)

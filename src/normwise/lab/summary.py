@@ -61,7 +61,7 @@ class VariantSummary:
 
 @dataclass(frozen=True)
 class InitialProfile:
-    """A model at initialisation, by connection, as the mean over its seeds; RMS values.
+    """A model at initialisation, by connection: mean RMS over its seeds, None for an overflow.
 
     Args:
         axes: norm, placement, initialisation and depth.
@@ -72,9 +72,9 @@ class InitialProfile:
     """
 
     axes: dict[str, str | int]
-    stream: list[float]
-    branch: list[float]
-    stream_gradient: list[float]
+    stream: list[float | None]
+    branch: list[float | None]
+    stream_gradient: list[float | None]
     predicted: list[float] | None
 
 
@@ -83,10 +83,13 @@ def summarize(records: Iterable[Record], unigram_loss: float) -> list[VariantSum
     return [_variant(axes, runs, unigram_loss) for axes, runs in group(records, VARIANT_AXES)]
 
 
-def mean_profile(runs: Sequence[Record], name: str) -> list[float]:
-    """Mean over runs of one of their initial profiles, point by point."""
+def mean_profile(runs: Sequence[Record], name: str) -> list[float | None]:
+    """Mean over runs of one of their initial profiles, point by point; None where one overflows."""
     profiles = [run["initial"][name] for run in runs]
-    return [statistics.fmean(values) for values in zip(*profiles, strict=True)]
+    return [
+        None if None in values else statistics.fmean(values)
+        for values in zip(*profiles, strict=True)
+    ]
 
 
 def group(

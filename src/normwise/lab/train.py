@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from normwise.errors import DeviceUnavailable, SettingError
 from normwise.lab.conditions import conditions
 from normwise.lab.data import Corpus
-from normwise.lab.settings import RunSettings
+from normwise.lab.settings import RunSettings, SharedSettings
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
 from normwise.probe.record import StreamProfile, StreamRecorder
@@ -98,7 +98,7 @@ def train(
         "validation_loss": None if diverged_at else validation,
         "diverged_at": diverged_at,
         "train_loss": losses,
-        "initial": asdict(profile),
+        "initial": {name: _finite(values) for name, values in asdict(profile).items()},
         "parameters": parameters,
         "tokens_per_second": len(losses) * _tokens_per_step(run) / seconds,
         "peak_memory_bytes": _peak_memory(accelerator.device),
@@ -159,19 +159,23 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
-def _accelerator(run: RunSettings) -> Accelerator:
-    kind = torch.device(run.device).type
-    available = {"cpu": True, "cuda": torch.cuda.is_available(),
-                 "mps": torch.backends.mps.is_available()}  # fmt: skip
-    if not available.get(kind, False):
+def check_device(settings: SharedSettings) -> None:
+    """Raises `DeviceUnavailable` unless this machine has the device and the precision."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(),
+             "mps": torch.backends.mps.is_available()}  # fmt: skip
+    if not there[settings.device]:
         raise DeviceUnavailable(
-            f"device must be one that torch finds here. {run.device} is not among "
-            f"{', '.join(name for name, there in available.items() if there)}."
+            f"device must be one that torch finds here. {settings.device} is not among "
+            f"{', '.join(name for name in there if there[name])}."
         )
-    if run.precision == "fp16" and kind == "cpu":
+    if settings.precision == "fp16" and settings.device == "cpu":
         raise DeviceUnavailable("fp16 training needs a GPU. The device is cpu. Use bf16 or fp32.")
+
+
+def _accelerator(run: RunSettings) -> Accelerator:
+    check_device(run)
     return Accelerator(
-        cpu=kind == "cpu",
+        cpu=run.device == "cpu",
         mixed_precision="no" if run.precision == "fp32" else run.precision,
         gradient_accumulation_steps=run.accumulate,
     )
@@ -220,6 +224,11 @@ def _validation_loss(
         inputs, targets = _windows(corpus.validation, part, run.seq_len, device)
         total += token_loss(model(inputs), targets).item() * len(part)
     return total / len(starts)
+
+
+def _finite(values: list[float]) -> list[float | None]:
+    """None where a model overflows before its first step."""
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def _tokens_per_step(run: RunSettings) -> int:

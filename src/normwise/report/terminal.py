@@ -29,7 +29,9 @@ def render(comparison: Comparison) -> RenderableType:
     """The whole comparison: text, variants, initial signal, and what is missing."""
     parts = [_heading(comparison)]
     if comparison.variants:
-        parts += [_variants(comparison), _notes(comparison), _profiles(comparison)]
+        parts += [_variants(comparison), _notes(comparison)]
+    if comparison.profiles:
+        parts.append(_profiles(comparison))
     parts += map(_skipped, comparison.skipped)
     parts += [
         _line(f"Left out {item.path.name}: {item.reason}. The next run makes it again.")
@@ -148,9 +150,10 @@ def _rows(profile: InitialProfile) -> list[tuple[str, list[str]]]:
     return [*rows, ("gradient", _picked(profile.stream_gradient, _exponent))]
 
 
-def _picked(values: Sequence[float], spell: Callable[[float], str]) -> list[str]:
+def _picked(values: Sequence[float | None], spell: Callable[[float], str]) -> list[str]:
     last = len(values) - 1
-    return [spell(values[round(last * i / (LAYERS_SHOWN - 1))]) for i in range(LAYERS_SHOWN)]
+    picked = [values[round(last * i / (LAYERS_SHOWN - 1))] for i in range(LAYERS_SHOWN)]
+    return ["overflow" if value is None else spell(value) for value in picked]
 
 
 def render_estimate(estimate: Estimate) -> RenderableType:

@@ -64,7 +64,6 @@ def compare(*, as_json: bool, dry_run: bool, **values: Any) -> int:
     run folder: the same command goes on where it was stopped, a wider grid only adds runs.
     """
     settings = CompareSettings(**values)
-    settings.check()
     if dry_run:
         return _dry_run(settings, as_json=as_json)
     return _compare(settings, as_json=as_json)

@@ -1,0 +1,50 @@
+"""Settings say what must hold."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from normwise.errors import SettingError
+from normwise.lab.grid import expand
+from normwise.lab.settings import CompareSettings, RunSettings
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": (1e-3, 0.0)}, "lr must be positive. It is 0.0."),
+        ({"lr": (float("inf"),)}, "lr must be positive. It is inf."),
+        ({"lr": ()}, "lr must be at least one value. It is none."),
+        ({"warmup": (-1,)}, "warmup must be at least 0. It is -1."),
+        ({"depth": (0,)}, "depth must be at least 1. It is 0."),
+        ({"seeds": 0}, "seeds must be at least 1. It is 0."),
+        ({"workers": 0}, "workers must be at least 1. It is 0."),
+        ({"steps": 0}, "steps must be at least 1. It is 0."),
+        ({"ff_ratio": 0.0}, "ff_ratio must be positive. It is 0.0."),
+        ({"clip": -1.0}, "clip must be at least 0. It is -1.0."),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0. It is -0.1."),
+        ({"betas": (0.9,)}, "betas must be two numbers in [0, 1). It is 0.9."),
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers in [0, 1). It is 0.9,1.0."),
+        ({"device": "tpu"}, "device must be one of cpu, cuda, mps. It is tpu."),
+        ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16. It is fp8."),
+    ],
+)
+def test_a_value_that_cannot_be(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        CompareSettings(**change)
+    assert str(caught.value) == message
+
+
+def test_a_single_value_is_a_tuple_of_one() -> None:
+    settings = CompareSettings(norms="rms_norm", lr=1e-3, depth=[2, 4])  # type: ignore[arg-type]
+    assert (settings.norms, settings.lr, settings.depth) == (("rms_norm",), (1e-3,), (2, 4))
+    assert hash(settings)
+
+
+def test_a_run_is_known_by_its_settings() -> None:
+    runs = expand(CompareSettings()).runs
+    assert len({run.id for run in runs}) == len(runs)
+    for run in runs:
+        assert RunSettings.from_json(dataclasses.asdict(run)) == run
+        assert dataclasses.replace(run, steps=run.steps + 1).id != run.id
