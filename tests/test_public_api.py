@@ -1,0 +1,83 @@
+"""The public names: on one screen, typed, and light to import."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import normwise as nw
+
+HEAVY = ("torch", "numba", "accelerate", "transformers", "datasets", "rich", "scipy")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Heavy packages that a fresh interpreter has loaded after some code."""
+    probe = f"{code}\nimport sys\nprint(' '.join(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(run.stdout.splitlines()[-1].split()) & set(HEAVY)
+
+
+def test_importing_normwise_loads_nothing_heavy() -> None:
+    assert loaded_after("import normwise") == set()
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "from normwise.cli.main import main\n"
+        "for words in (['--help'], ['compare', '--help'], ['list', '--help']):\n"
+        "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code"
+    )
+    assert loaded_after(code) == set()
+
+
+def test_the_guard_sees_a_heavy_import() -> None:
+    assert "torch" in loaded_after("import normwise; normwise.rms_norm")
+
+
+@pytest.mark.parametrize("name", nw.__all__)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    assert inspect.getdoc(getattr(nw, name))
+    assert name in dir(nw)
+
+
+def test_the_checkers_see_the_same_names() -> None:
+    source = inspect.getsource(nw)
+    typed = {
+        line.split(" as ")[-1].strip()
+        for line in source.splitlines()
+        if line.startswith("    from normwise.")
+    }
+    assert typed == set(nw.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'normwise' has no attribute 'nothing'"):
+        _ = nw.nothing
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
+def test_functions_begin_with_torch_s_arguments(name: str) -> None:
+    own = list(inspect.signature(getattr(nw, name)).parameters)
+    torch_s = {
+        "layer_norm": ["normalized_shape", "weight", "bias", "eps"],
+        "rms_norm": ["normalized_shape", "weight", "eps"],
+    }[name.removeprefix("add_")]
+    assert own[0] == "input"
+    assert [p for p in own[1:] if p != "residual"][: len(torch_s)] == torch_s
+
+
+def test_keywords_have_one_default_everywhere() -> None:
+    shared = ("unit_offset", "rounding", "out_dtype", "residual_rounding")
+    functions = [getattr(nw, name) for name in nw.__all__ if name.endswith(("_norm", "norm_add"))]
+    for keyword in shared:
+        defaults = {
+            str(parameter.default)
+            for function in functions
+            if inspect.isfunction(function)
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.name == keyword
+        }
+        assert len(defaults) == 1, keyword
