@@ -102,6 +102,7 @@ def test_a_damaged_record_is_named_and_made_again(
     broken.write_text(broken.read_text()[:-100])
     again, watcher = run(tmp_path)
     assert watcher.ended == [comparison.records[0]["id"]]
+    assert [item.path for item in again.damaged] == [broken]
     assert numbers(again) == numbers(comparison)
 
 

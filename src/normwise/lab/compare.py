@@ -42,7 +42,7 @@ class Comparison:
         profiles: stream and gradients at initialisation, one for each model.
         skipped: pairs that make no sense.
         failed: runs that ended without a result.
-        damaged: result files that were left out.
+        damaged: result files that were found unusable and left out.
         records: the stored runs behind all this.
     """
 
@@ -57,9 +57,9 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the loss curves, which stay in the run folder."""
-        content = dataclasses.asdict(dataclasses.replace(self, records=[]))
+        settings = dataclasses.replace(self.settings, data=self.data["source"])
+        content = dataclasses.asdict(dataclasses.replace(self, settings=settings, records=[]))
         del content["records"]
-        content["settings"]["data"] = self.data["source"]
         content["damaged"] = [
             {"path": str(item.path), "reason": item.reason} for item in self.damaged
         ]
@@ -90,12 +90,12 @@ def compare(
     corpus, grid = prepare(settings)
     store = Store(settings.out)
     store.open(corpus)
-    stored, _ = store.read()
+    stored, damaged = store.read()
     missing = [run for run in grid.runs if run.id not in stored]
     already = len(grid.runs) - len(missing)
     with nullcontext(watcher) if watcher else watching(missing, already) as listener:
         failed = launch(missing, Path(settings.out), settings.workers, listener)
-    return collect(settings, store, grid, failed)
+    return collect(settings, store, grid, failed, damaged)
 
 
 def prepare(settings: CompareSettings) -> tuple[Corpus, Grid]:
@@ -111,11 +111,15 @@ def prepare(settings: CompareSettings) -> tuple[Corpus, Grid]:
 
 
 def collect(
-    settings: CompareSettings, store: Store, grid: Grid, failed: list[Failure]
+    settings: CompareSettings,
+    store: Store,
+    grid: Grid,
+    failed: list[Failure],
+    damaged: list[Damaged],
 ) -> Comparison:
     """The comparison from what the run folder holds of this grid."""
     corpus = store.corpus()
-    stored, damaged = store.read()
+    stored, _ = store.read()
     records = [stored[run.id] for run in grid.runs if run.id in stored]
     return Comparison(
         settings=settings,

@@ -128,7 +128,7 @@ REFERENCE_MODELS = Table(
     {
         "r1": _R1,
         "r2": replace(_R1, heads=4, norm="rms_norm", norm_eps=1e-6),
-        "r3": TransformerConfig(init="xavier_packed"),
+        "r3": TransformerConfig(init="xavier_packed", bias=False),
     },
 )
 

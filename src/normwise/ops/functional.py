@@ -187,7 +187,8 @@ def _spec(
     out_dtype: torch.dtype | None = None,
 ) -> NormSpec:
     """Checks a call against its shapes and dtypes."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    axes = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    shape = tuple(axes)
     _check_floating(op, input=x, weight=weight, bias=bias)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ShapeError(

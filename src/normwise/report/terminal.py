@@ -34,7 +34,7 @@ def render(comparison: Comparison) -> RenderableType:
         parts.append(_profiles(comparison))
     parts += map(_skipped, comparison.skipped)
     parts += [
-        _line(f"Left out {item.path.name}: {item.reason}. The next run makes it again.")
+        _line(f"Left out {item.path.name}: {item.reason}. What it held was trained again.")
         for item in comparison.damaged
     ]
     parts += [
