@@ -159,7 +159,7 @@ def test_a_model_builder_from_python(tmp_path: Path) -> None:
 
 def test_a_builder_that_workers_cannot_import(tmp_path: Path) -> None:
     settings = CompareSettings(**{**TINY, "out": str(tmp_path)})
-    with pytest.raises(SettingError, match="build must be a function of a module that worker"):
+    with pytest.raises(SettingError, match="build must be a function of a file that worker"):
         compare(settings, build=lambda run, vocab_size: models.Bigram(vocab_size))
 
 

@@ -78,7 +78,8 @@ def compare(
     Args:
         settings: the grid, the text and the run folder; without it the default demonstration.
         build: makes the model from a run's settings and the vocabulary's size; a function of a
-            module that worker processes can import. Without it, normwise's Transformer.
+            module or script that worker processes can import. It is known by its name, so name
+            another run folder when its code changes. Without it, normwise's Transformer.
         watcher: hears of every step; without it progress goes to standard error.
 
     Raises:
@@ -157,9 +158,9 @@ def _import_path(build: Builder) -> str:
     """MODULE:FUNCTION of a builder, which workers import by name."""
     module, name = build.__module__, build.__qualname__
     found: Any = sys.modules.get(module)
-    if module == "__main__" or getattr(found, name, None) is not build:
+    if not hasattr(found, "__file__") or getattr(found, name, None) is not build:
         raise SettingError(
-            f"build must be a function of a module that worker processes can import. "
+            f"build must be a function of a file that worker processes can import. "
             f"It is {name} in {module}. Put it into a file of its own and import it from there."
         )
     return f"{module}:{name}"

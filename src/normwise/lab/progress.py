@@ -79,6 +79,8 @@ class Bar(PlainLines):
 def watching(runs: Sequence[RunSettings], stored: int) -> Iterator[Watcher]:
     """A listener that shows `runs` going on, with `stored` runs already there."""
     console = Console(stderr=True)
+    if runs:
+        console.print(f"{len(runs)} runs to train, {stored} stored already", highlight=False)
     if not console.is_terminal or not runs:
         yield PlainLines(runs, stored, console)
         return
