@@ -4,9 +4,14 @@
 # Each sets up .venv by itself; the second time it starts at once.
 
 PYTHON ?= python3
-PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Modules are compiled when they are first imported: most of torch never is.
+PIP = .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+	--constraint constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: help demo test lint clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
 
 demo: .venv/demo
 	.venv/bin/normwise compare --out runs/demo

@@ -37,9 +37,11 @@ def test_seeds_make_one_variant() -> None:
     assert variant.peak_memory_bytes == 2000
 
 
-def test_stuck_is_no_better_than_the_unigram_level() -> None:
-    (variant,) = summarize([record(0, 2.89), record(1, 2.91)], unigram_loss=3.0)
-    assert variant.best.stuck == [1]
+def test_stuck_is_at_the_unigram_level() -> None:
+    runs = [record(seed, loss) for seed, loss in enumerate([2.89, 2.91, 3.09, 3.11])]
+    (variant,) = summarize(runs, unigram_loss=3.0)
+    assert variant.best.stuck == [1, 2]
+    assert variant.best.untrained == [3]
 
 
 def test_a_diverged_seed_counts_before_the_loss() -> None:

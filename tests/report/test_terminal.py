@@ -76,6 +76,11 @@ def test_a_variant_is_one_row() -> None:
     assert row(lines, "deep_norm").startswith("deep_norm 2.200 1e-3 diverged at 41")
 
 
+def test_a_model_that_has_not_learnt_anything_is_no_stuck_one() -> None:
+    variants = summarize([record("pre_norm", 0, 4.0)], unigram_loss=3.25)
+    assert "untrained 1/1" in row(shown(comparison(variants=variants)), "pre_norm")
+
+
 def test_axes_that_do_not_vary_are_left_out() -> None:
     heading = row(shown(comparison()), "placement")
     assert heading == "placement loss rate outcome params tok/s MiB"
@@ -127,5 +132,5 @@ def test_nothing_is_cut_at_this_width(width: int) -> None:
 
 def test_the_level_of_being_stuck_is_explained() -> None:
     text = " ".join(shown(comparison()))
-    assert "no better than 3.25 - 0.1" in text
+    assert "Stuck: within 0.1 of 3.25, the loss of" in text
     assert "95 % Student-t interval over 2 seed(s)" in text

@@ -55,7 +55,7 @@ class PlainLines:
         self.ended += 1
         self.console.print(
             f"{self.ended}/{self.total} {text}; {spell_seconds(self.seconds_left())} left",
-            markup=False, highlight=False, soft_wrap=True,
+            markup=False, highlight=False, soft_wrap=not self.console.is_terminal,
         )  # fmt: skip
 
 

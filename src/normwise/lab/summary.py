@@ -25,7 +25,8 @@ class RateSummary:
         mean: over the seeds that did not diverge; None if all did.
         half_width: of the 95 % Student-t interval of the mean; None with fewer than two seeds.
         diverged: step at which the loss was not finite, by seed.
-        stuck: seeds that ended within 0.1 nats of the unigram level, or above it.
+        stuck: seeds that ended within 0.1 nats of the unigram level.
+        untrained: seeds that ended above that.
     """
 
     lr: float
@@ -34,6 +35,7 @@ class RateSummary:
     half_width: float | None
     diverged: dict[int, int]
     stuck: list[int]
+    untrained: list[int]
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def _variant(axes: dict[str, str | int], runs: list[Record], unigram_loss: float
 
 def _rate(lr: float, runs: list[Record], unigram_loss: float) -> RateSummary:
     losses = {run["settings"]["seed"]: run["validation_loss"] for run in runs}
+    excess = {s: loss - unigram_loss for s, loss in losses.items() if loss is not None}
     finite = [loss for loss in losses.values() if loss is not None]
     return RateSummary(
         lr=lr,
@@ -139,9 +142,6 @@ def _rate(lr: float, runs: list[Record], unigram_loss: float) -> RateSummary:
         diverged={
             run["settings"]["seed"]: run["diverged_at"] for run in runs if run["diverged_at"]
         },
-        stuck=[
-            seed
-            for seed, loss in losses.items()
-            if loss is not None and loss > unigram_loss - STUCK_WITHIN
-        ],
+        stuck=[seed for seed in excess if abs(excess[seed]) <= STUCK_WITHIN],
+        untrained=[seed for seed in excess if excess[seed] > STUCK_WITHIN],
     )

@@ -107,8 +107,9 @@ def _outcome(variant: VariantSummary) -> str:
     if best.diverged:
         steps = ", ".join(str(step) for step in sorted(best.diverged.values()))
         parts.append(f"diverged at {steps}")
-    if best.stuck:
-        parts.append(f"stuck {len(best.stuck)}/{variant.seeds}")
+    for what, seeds in (("stuck", best.stuck), ("untrained", best.untrained)):
+        if seeds:
+            parts.append(f"{what} {len(seeds)}/{variant.seeds}")
     lost = [rate.lr for rate in variant.rates if rate.diverged and rate is not best]
     if lost:
         parts.append("diverged at rate " + ", ".join(_rate(lr) for lr in lost))
@@ -118,11 +119,11 @@ def _outcome(variant: VariantSummary) -> str:
 def _notes(comparison: Comparison) -> Text:
     seeds = sorted({variant.seeds for variant in comparison.variants})
     counts = " to ".join(str(count) for count in seeds)
+    level = comparison.data["unigram_loss"]
     return _line(
         f"Loss: validation, nats a token, mean ± half the 95 % Student-t interval over {counts} "
-        f"seed(s), at the best rate of each variant. Stuck: no better than "
-        f"{comparison.data['unigram_loss']:.2f} - 0.1, where {comparison.data['unigram_loss']:.2f} "
-        f"is the loss of a model that knows only how frequent each token is.\n"
+        f"seed(s), at the best rate of each variant. Stuck: within 0.1 of {level:.2f}, the loss of "
+        f"a model that knows only how frequent each token is. Untrained: above that.\n"
     )
 
 
