@@ -1,5 +1,6 @@
 """The public names: on one screen, typed, and light to import."""
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 import normwise as nw
+from normwise.lab.data import load_corpus
 
 HEAVY = ("torch", "numba", "accelerate", "transformers", "datasets", "rich", "scipy")
 
@@ -31,6 +33,37 @@ def test_help_loads_nothing_heavy() -> None:
         "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code"
     )
     assert loaded_after(code) == set()
+
+
+@pytest.mark.parametrize("package", ["accelerate", "scipy", "scipy.special"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    code = (
+        f"import sys\nsys.modules[{package!r}] = None\n"
+        "from normwise.cli.main import main\nmain(['compare', '--out', 'none'])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    package = package.partition(".")[0]
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == (
+        f"normwise: A comparison needs the package {package}, which is not installed. "
+        f"Run: pip install 'normwise[lab]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "purpose"),
+    [("datasets", "'hf:x'", "hf:x"), ("transformers", "['a'], 'tok'", "The tokenizer tok")],
+)
+def test_a_missing_hugging_face_package_is_named(
+    package: str, options: str, purpose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(nw.NormwiseError) as caught:
+        load_corpus(*ast.literal_eval(f"[{options}]"))
+    assert str(caught.value) == (
+        f"{purpose} needs the package {package}, which is not installed. "
+        f"Run: pip install 'normwise[hf]'"
+    )
 
 
 def test_the_guard_sees_a_heavy_import() -> None:

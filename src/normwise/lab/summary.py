@@ -5,9 +5,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
+from normwise.errors import MissingExtra
 from normwise.lab.store import Record
+
+try:
+    from scipy.special import stdtrit
+except ImportError:
+    raise MissingExtra("scipy", "lab", "A comparison") from None
 
 CONFIDENCE = 0.95
 STUCK_WITHIN = 0.1

@@ -10,11 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from normwise.errors import DeviceUnavailable, SettingError
+from normwise.errors import DeviceUnavailable, MissingExtra, SettingError
 from normwise.lab.conditions import conditions
 from normwise.lab.data import Corpus
 from normwise.lab.settings import RunSettings, SharedSettings
@@ -23,6 +22,11 @@ from normwise.model.transformer import Transformer
 from normwise.probe.record import StreamProfile, StreamRecorder
 from normwise.schedules import Schedule, parameter_groups, set_rate
 from normwise.table import Table
+
+try:
+    from accelerate import Accelerator
+except ImportError:
+    raise MissingExtra("accelerate", "lab", "A comparison") from None
 
 VALIDATION_WINDOWS = 256
 
