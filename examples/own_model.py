@@ -43,7 +43,8 @@ if __name__ == "__main__":
         placements="pre_norm",
         warmup=0,
         depth=(4, 16),
-        steps=200,
+        steps=100,
+        seeds=1,
         out=sys.argv[1] if len(sys.argv) > 1 else "runs/own_model",
     )
     nw.show(nw.compare(settings, build=build))

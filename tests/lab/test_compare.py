@@ -200,7 +200,7 @@ def test_an_estimate_counts_what_is_stored(first: tuple[Path, Comparison, Silent
 COMMAND = [
     sys.executable, "-m", "normwise", "compare", "--placements", "pre_norm,post_norm",
     "--warmup", "0", "--depth", "1", "--width", "16", "--heads", "2", "--seq-len", "16",
-    "--batch-size", "4", "--steps", "100", "--seeds", "3", "--workers", "2", "--json",
+    "--batch-size", "4", "--steps", "40", "--seeds", "3", "--workers", "2", "--json",
 ]  # fmt: skip
 
 
