@@ -81,6 +81,11 @@ def test_a_model_that_has_not_learnt_anything_is_no_stuck_one() -> None:
     assert "untrained 1/1" in row(shown(comparison(variants=variants)), "pre_norm")
 
 
+def test_a_model_of_one_s_own_is_named() -> None:
+    text = " ".join(shown(comparison(settings=CompareSettings(builder="mine:build"))))
+    assert "Model: mine:build; 300 steps" in text and "width" not in text
+
+
 def test_axes_that_do_not_vary_are_left_out() -> None:
     heading = row(shown(comparison()), "placement")
     assert heading == "placement loss rate outcome params tok/s MiB"
@@ -117,7 +122,9 @@ def test_what_is_missing_is_told() -> None:
         width=200,
     )
     assert "Skipped a with b: they do not fit." in lines
-    left_out = "Left out abc.json: its checksum does not match. What it held was trained again."
+    left_out = (
+        "Left out abc.json: its checksum does not match. Its run, if asked for, was made again."
+    )
     assert left_out in lines
     failed = "Failed layer_norm pre_norm xavier_packed, lr 0.001, warm-up 0, depth 12, seed 0: "
     assert f"{failed}ArithmeticError: no such model" in lines

@@ -11,9 +11,15 @@ from normwise.lab.compare import Comparison
 from normwise.lab.estimate import Estimate
 from normwise.lab.grid import Skipped
 from normwise.lab.progress import describe_run, spell_seconds
-from normwise.lab.summary import InitialProfile, RateSummary, VariantSummary
+from normwise.lab.summary import (
+    CONFIDENCE,
+    STUCK_WITHIN,
+    InitialProfile,
+    RateSummary,
+    VariantSummary,
+)
 
-LAYERS_SHOWN = 5
+DEPTHS_SHOWN = ("entry", "1/4", "1/2", "3/4", "last")
 AXIS_TITLES = {
     "norm": "norm", "placement": "placement", "init": "init", "warmup": "warm-up",
     "optimizer": "optimizer", "depth": "layers",
@@ -34,7 +40,7 @@ def render(comparison: Comparison) -> RenderableType:
         parts.append(_profiles(comparison))
     parts += map(_skipped, comparison.skipped)
     parts += [
-        _line(f"Left out {item.path.name}: {item.reason}. What it held was trained again.")
+        _line(f"Left out {item.path.name}: {item.reason}. Its run, if asked for, was made again.")
         for item in comparison.damaged
     ]
     parts += [
@@ -46,14 +52,17 @@ def render(comparison: Comparison) -> RenderableType:
 
 def _heading(comparison: Comparison) -> RenderableType:
     data, settings = comparison.data, comparison.settings
+    model = settings.builder or (
+        f"width {settings.width}, {settings.heads} heads, {settings.positions} positions, "
+        f"{settings.activation}"
+    )
     return Group(
         _line(
             f"Text: {data['source']}, {data['tokens']:,} tokens ({data['tokenizer']}), "
             f"sha256 {data['sha256'][:12]}"
         ),
         _line(
-            f"Model: width {settings.width}, {settings.heads} heads, {settings.positions} "
-            f"positions, {settings.activation}; {settings.steps} steps of "
+            f"Model: {model}; {settings.steps} steps of "
             f"{settings.batch_size * settings.accumulate} x {settings.seq_len} tokens, "
             f"{settings.precision} on {settings.device}"
         ),
@@ -121,20 +130,20 @@ def _notes(comparison: Comparison) -> Text:
     counts = " to ".join(str(count) for count in seeds)
     level = comparison.data["unigram_loss"]
     return _line(
-        f"Loss: validation, nats a token, mean ± half the 95 % Student-t interval over {counts} "
-        f"seed(s), at the best rate of each variant. Stuck: within 0.1 of {level:.2f}, the loss of "
-        f"a model that knows only how frequent each token is. Untrained: above that.\n"
+        f"Loss: validation, nats a token, mean ± half the {100 * CONFIDENCE:.0f} % Student-t "
+        f"interval over {counts} seed(s), at the best rate of each variant. Stuck: within "
+        f"{STUCK_WITHIN} of {level:.2f}, the loss of a model that knows only how frequent each "
+        f"token is. Untrained: above that.\n"
     )
 
 
 def _profiles(comparison: Comparison) -> Table:
-    """Stream and gradient at initialisation, for five layers of each model."""
+    """Stream and gradient at initialisation, at five depths of each model."""
     profiles = comparison.profiles
-    axes = _varying([profile.axes for profile in profiles]) or ["placement"]
+    axes = _varying([profile.axes for profile in profiles])
     table = _table(*(AXIS_TITLES[axis] for axis in axes), title="At initialisation, by layer")
     table.add_column("RMS of", no_wrap=True)
-    for share in range(LAYERS_SHOWN):
-        title = ("entry", "1/4", "1/2", "3/4", "last")[share]
+    for title in DEPTHS_SHOWN:
         table.add_column(title, justify="right", no_wrap=True)
     for profile in profiles:
         names = [str(profile.axes[axis]) for axis in axes]
@@ -152,8 +161,8 @@ def _rows(profile: InitialProfile) -> list[tuple[str, list[str]]]:
 
 
 def _picked(values: Sequence[float | None], spell: Callable[[float], str]) -> list[str]:
-    last = len(values) - 1
-    picked = [values[round(last * i / (LAYERS_SHOWN - 1))] for i in range(LAYERS_SHOWN)]
+    step = (len(values) - 1) / (len(DEPTHS_SHOWN) - 1)
+    picked = [values[round(step * i)] for i in range(len(DEPTHS_SHOWN))]
     return ["overflow" if value is None else spell(value) for value in picked]
 
 
