@@ -42,6 +42,17 @@ def exploding(run: RunSettings, vocab_size: int) -> nn.Module:
     return Exploding(vocab_size)
 
 
+class Hopeless(Bigram):
+    """A loss that is infinite from the first step on."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) * torch.inf
+
+
+def hopeless(run: RunSettings, vocab_size: int) -> nn.Module:
+    return Hopeless(vocab_size)
+
+
 def failing(run: RunSettings, vocab_size: int) -> nn.Module:
     if run.placement == "post_norm":
         raise ArithmeticError("no such model")

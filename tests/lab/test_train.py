@@ -128,6 +128,12 @@ def test_a_loss_that_is_not_finite_ends_the_run(corpus: Corpus) -> None:
     assert record["validation_loss"] is None
 
 
+def test_a_run_that_diverges_at_once_still_has_a_speed(corpus: Corpus) -> None:
+    record = train(tiny(builder="tests.lab.models:hopeless"), corpus)
+    assert (record["diverged_at"], record["train_loss"]) == (1, [])
+    assert record["tokens_per_second"] > 0
+
+
 def test_a_builder_makes_the_model(corpus: Corpus) -> None:
     record = train(tiny(builder="tests.lab.models:bigram"), corpus)
     assert record["parameters"] == 256 * 256

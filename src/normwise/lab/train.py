@@ -94,6 +94,7 @@ def train(
     training = _Training(accelerator, model, optimizer, run)
     losses, seconds = training.run(_batches(run, corpus, accelerator.device), progress)
     finished = len(losses) == run.steps
+    tried = len(losses) if finished else len(losses) + 1
     validation = _validation_loss(model, run, corpus, accelerator.device) if finished else math.nan
     diverged_at = None if math.isfinite(validation) else len(losses) + 1
     return {
@@ -104,7 +105,7 @@ def train(
         "train_loss": losses,
         "initial": {name: _finite(values) for name, values in asdict(profile).items()},
         "parameters": parameters,
-        "tokens_per_second": len(losses) * _tokens_per_step(run) / seconds,
+        "tokens_per_second": tried * _tokens_per_step(run) / seconds,
         "peak_memory_bytes": _peak_memory(accelerator.device),
         "seconds": time.perf_counter() - started,
         "conditions": conditions(),
