@@ -17,16 +17,18 @@ def page() -> str:
         "Written by `python -m tests.cli_page`; a test compares it with the program.",
         "Exit codes: 0 fine, 1 a run failed, 2 wrong usage, 130 interrupted.",
     ]
-    parts += [f"## {name}\n\n```\n{text}\n```" for name, text in helps(cli, "normwise")]
+    context = cli.make_context("normwise", ["list"], resilient_parsing=True)
+    parts += [f"## {name}\n\n```\n{text}\n```" for name, text in helps(context)]
     return "\n\n".join(parts) + "\n"
 
 
-def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
-    context = click.Context(command, info_name=name, terminal_width=80, max_content_width=80)
-    yield name, command.get_help(context)
-    if isinstance(command, click.Group):
-        for word, child in sorted(command.commands.items()):
-            yield from helps(child, f"{name} {word}")
+def helps(context: click.Context) -> Iterator[tuple[str, str]]:
+    """A command's help, then that of the commands below it."""
+    context.terminal_width = context.max_content_width = 80
+    yield context.command_path, context.get_help()
+    if isinstance(context.command, click.Group):
+        for word, child in sorted(context.command.commands.items()):
+            yield from helps(click.Context(child, parent=context, info_name=word))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ HOMES = {
     "altair": ["report"],
     "vl_convert": ["report"],
     "jinja2": ["report"],
+    "platformdirs": ["report"],
     "click": ["cli"],
     "rich": ["cli", "report", "lab.progress"],
     "accelerate": ["lab"],

@@ -10,7 +10,10 @@ import pytest
 import normwise as nw
 from normwise.lab.data import load_corpus
 
-HEAVY = ("torch", "numba", "accelerate", "transformers", "datasets", "rich", "scipy")
+HEAVY = (
+    "torch", "numba", "accelerate", "transformers", "datasets", "rich", "scipy", "altair",
+    "vl_convert", "jinja2",
+)  # fmt: skip
 
 
 def loaded_after(code: str) -> set[str]:
@@ -29,14 +32,22 @@ def test_importing_normwise_loads_nothing_heavy() -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "from normwise.cli.main import main\n"
-        "for words in (['--help'], ['compare', '--help'], ['list', '--help']):\n"
-        "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code"
+        "for words in ([], ['compare'], ['list'], ['report'], ['runs'], ['runs', 'show']):\n"
+        "    try:\n        main([*words, '--help'])\n"
+        "    except SystemExit as end:\n        assert not end.code"
     )
     assert loaded_after(code) == set()
 
 
-@pytest.mark.parametrize("package", ["accelerate", "scipy", "scipy.special"])
-def test_a_missing_extra_is_named(package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "purpose"),
+    [
+        ("accelerate", "A comparison"), ("scipy", "A comparison"),
+        ("scipy.special", "A comparison"), ("altair", "A report"), ("jinja2", "A report"),
+        ("vl_convert", "A report"), ("platformdirs", "A report"),
+    ],
+)  # fmt: skip
+def test_a_missing_extra_is_named(package: str, purpose: str) -> None:
     code = (
         f"import sys\nsys.modules[{package!r}] = None\n"
         "from normwise.cli.main import main\nmain(['compare', '--out', 'none'])"
@@ -45,7 +56,7 @@ def test_a_missing_extra_is_named(package: str) -> None:
     package = package.partition(".")[0]
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
-        f"normwise: A comparison needs the package {package}, which is not installed. "
+        f"normwise: {purpose} needs the package {package}, which is not installed. "
         f"Run: pip install 'normwise[lab]'\n"
     )
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normwise.errors import NormwiseError as NormwiseError
-    from normwise.lab.compare import Comparison as Comparison
-    from normwise.lab.compare import compare as compare
     from normwise.lab.settings import CompareSettings as CompareSettings
     from normwise.lab.settings import RunSettings as RunSettings
     from normwise.model.config import TransformerConfig as TransformerConfig
@@ -26,6 +24,10 @@ if TYPE_CHECKING:
     from normwise.ops.functional import rms_norm as rms_norm
     from normwise.ops.functional import rms_norm_add as rms_norm_add
     from normwise.probe.record import StreamRecorder as StreamRecorder
+    from normwise.report.notebook import Comparison as Comparison
+    from normwise.report.notebook import compare as compare
+    from normwise.report.notebook import stored_comparison as stored_comparison
+    from normwise.report.page import write_page as write_page
     from normwise.report.terminal import show as show
     from normwise.residual.registry import make_placement as make_placement
     from normwise.schedules import Schedule as Schedule
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ["NormwiseError"],
-    "lab.compare": ["Comparison", "compare"],
     "lab.settings": ["CompareSettings", "RunSettings"],
     "model.config": ["TransformerConfig", "reference_config"],
     "model.transformer": ["Transformer"],
@@ -47,6 +48,8 @@ _HOMES = {
         "rms_norm_add",
     ],
     "probe.record": ["StreamRecorder"],
+    "report.notebook": ["Comparison", "compare", "stored_comparison"],
+    "report.page": ["write_page"],
     "report.terminal": ["show"],
     "residual.registry": ["make_placement"],
     "schedules": ["Schedule", "parameter_groups", "set_rate"],

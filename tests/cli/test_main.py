@@ -77,11 +77,11 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_comparison_and_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(*SMALL, "--out", str(tmp_path), capsys=capsys)
     assert code == 0
-    assert "pre_norm" in out and "At initialisation" in out
+    assert "pre_norm" in out and "RMS of the stream at initialisation" in out
     assert err.startswith("1 runs to train, 0 stored already\n")
     assert "1/1 layer_norm pre_norm xavier_packed, lr 0.001, warm-up 0" in err
     code, out, err = run(*SMALL, "--out", str(tmp_path), "--json", capsys=capsys)
-    assert code == 0 and err == ""
+    assert code == 0 and err == f"Page: {tmp_path / 'page.html'}\n"
     assert json.loads(out)["variants"][0]["axes"]["placement"] == "pre_norm"
 
 

@@ -1,8 +1,8 @@
 """A comparison as a whole: worker processes, the run folder, interruption."""
 
-import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +14,10 @@ import pytest
 
 import normwise as nw
 from normwise.errors import SettingError, StoreError, UnknownName
-from normwise.lab.compare import Comparison, compare
+from normwise.lab.compare import compare
+from normwise.lab.comparison import Comparison
 from normwise.lab.estimate import estimate
-from normwise.lab.launch.local import Failure
+from normwise.lab.plan import Failure
 from normwise.lab.settings import CompareSettings, RunSettings
 from tests.lab import models
 
@@ -94,10 +95,7 @@ def test_a_damaged_record_is_named_and_made_again(
     first: tuple[Path, Comparison, Silent], tmp_path: Path
 ) -> None:
     folder, comparison, _ = first
-    (tmp_path / "results").mkdir()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            (tmp_path / path.relative_to(folder)).write_bytes(path.read_bytes())
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     broken = tmp_path / "results" / f"{comparison.records[0]['id']}.json"
     broken.write_text(broken.read_text()[:-100])
     again, watcher = run(tmp_path)
@@ -114,7 +112,8 @@ def test_another_text_is_refused(first: tuple[Path, Comparison, Silent]) -> None
 def test_json_is_complete(first: tuple[Path, Comparison, Silent]) -> None:
     content = json.loads(json.dumps(first[1].to_json(), allow_nan=False))
     assert set(content) == {
-        "settings", "data", "variants", "profiles", "skipped", "failed", "damaged", "conditions",
+        "settings", "data", "variants", "ranking", "profiles", "commands", "skipped", "failed",
+        "unfinished", "damaged", "contested", "conditions",
     }  # fmt: skip
     assert content["conditions"]["threads"] == 1
 
@@ -154,7 +153,7 @@ def test_a_model_builder_from_python(tmp_path: Path) -> None:
     settings = CompareSettings(**{**TINY, "out": str(tmp_path), "seeds": 1})
     comparison = nw.compare(settings, build=models.bigram, watcher=Silent())
     assert comparison.variants[0].parameters == 256 * 256
-    assert comparison.settings.builder == "tests.lab.models:bigram"
+    assert comparison.settings["builder"] == "tests.lab.models:bigram"
 
 
 def test_a_builder_that_workers_cannot_import(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_an_estimate_trains_nothing(tmp_path: Path) -> None:
 
 
 def test_an_estimate_counts_what_is_stored(first: tuple[Path, Comparison, Silent]) -> None:
-    settings = dataclasses.replace(first[1].settings, seeds=2)
+    settings = CompareSettings(**{**TINY, "out": str(first[0])})
     found = estimate(settings)
     assert (found.runs, found.stored, found.tokens) == (4, 4, 0)
 

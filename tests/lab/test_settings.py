@@ -1,10 +1,13 @@
 """Settings say what must hold."""
 
 import dataclasses
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from normwise.cli.commands.compare import compare as command
 from normwise.errors import SettingError
 from normwise.lab.grid import expand
 from normwise.lab.settings import CompareSettings, RunSettings
@@ -48,3 +51,27 @@ def test_a_run_is_known_by_its_settings() -> None:
     for run in runs:
         assert RunSettings.from_json(dataclasses.asdict(run)) == run
         assert dataclasses.replace(run, steps=run.steps + 1).id != run.id
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"lr": (1e-3, 4e-3), "warmup": (0, 10, 150), "seeds": 5},
+        {"bias": True, "tied_head": True, "betas": (0.8, 0.95)},
+        {"out": "runs/two words", "data": "it's/*.txt", "builder": "my.module:build"},
+        {"placements": ("post_norm",), "inits": ("default",), "clip": 0.0, "precision": "bf16"},
+    ],
+)
+def test_the_command_asks_for_the_same_comparison(changes: dict[str, Any]) -> None:
+    settings = CompareSettings(**changes)
+    program, name, *words = shlex.split(str(settings.command))
+    assert (program, name) == ("normwise", "compare")
+    values = command.make_context("compare", words).params
+    del values["as_json"], values["dry_run"]
+    assert CompareSettings(**values) == settings
+
+
+def test_a_text_that_is_no_file_has_no_command() -> None:
+    assert CompareSettings(data=["some text"]).command is None
+    assert CompareSettings(data=Path("a.txt")).command == "normwise compare --data a.txt"

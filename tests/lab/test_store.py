@@ -8,7 +8,7 @@ import pytest
 
 from normwise.errors import StoreError
 from normwise.lab.data import Corpus, load_corpus
-from normwise.lab.store import Store, write_whole
+from normwise.lab.store import FORMAT, Contents, Store, write_whole
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def store(tmp_path: Path, corpus: Corpus) -> Store:
 def test_records_come_back(store: Store) -> None:
     record = {"id": "abc", "validation_loss": 1.5, "train_loss": [2.0, 1.75]}
     store.write(record)
-    assert store.read() == ({"abc": record}, [])
+    assert store.read() == Contents({"abc": record}, [], [], [])
 
 
 def test_the_text_comes_back(store: Store, corpus: Corpus) -> None:
@@ -38,7 +38,7 @@ def test_the_text_comes_back(store: Store, corpus: Corpus) -> None:
 def test_a_folder_opens_again_for_the_same_text(store: Store, corpus: Corpus) -> None:
     store.write({"id": "abc"})
     store.open(corpus)
-    assert list(store.read()[0]) == ["abc"]
+    assert list(store.read().records) == ["abc"]
 
 
 def test_another_text_is_refused(store: Store) -> None:
@@ -85,16 +85,16 @@ def damage(store: Store, change: str) -> Path:
 )
 def test_a_damaged_record_is_named_and_left_out(store: Store, change: str, reason: str) -> None:
     path = damage(store, change)
-    records, damaged = store.read()
-    assert list(records) == ["good"]
-    assert [item.path for item in damaged] == [path]
-    assert reason in damaged[0].reason
+    found = store.read()
+    assert list(found.records) == ["good"]
+    assert [item.path for item in found.damaged] == [path]
+    assert reason in found.damaged[0].reason
 
 
 def test_a_damaged_record_is_replaced_by_a_new_one(store: Store) -> None:
     damage(store, "cut")
     store.write({"id": "bad", "validation_loss": 2.0})
-    assert store.read()[1] == []
+    assert store.read().damaged == []
 
 
 def full_disk(file: IO[bytes]) -> None:
@@ -121,4 +121,5 @@ def test_results_are_plain_json(store: Store) -> None:
     store.write({"id": "abc", "validation_loss": 1.5})
     content = json.loads((store.results / "abc.json").read_text())
     assert content.pop("checksum")
+    assert content.pop("format") == FORMAT
     assert content == {"id": "abc", "validation_loss": 1.5}

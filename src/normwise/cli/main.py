@@ -7,6 +7,8 @@ import click
 
 from normwise.cli.commands.compare import compare
 from normwise.cli.commands.list import list_rows
+from normwise.cli.commands.report import report
+from normwise.cli.commands.runs import runs
 from normwise.errors import NormwiseError
 
 WRONG_USAGE = 2
@@ -19,8 +21,8 @@ def cli() -> None:
     """Normalization for Transformers: which norm, and where, tried on your text."""
 
 
-cli.add_command(compare)
-cli.add_command(list_rows)
+for command in (compare, list_rows, report, runs):
+    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

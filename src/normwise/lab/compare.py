@@ -4,67 +4,23 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from normwise.errors import SettingError
+from normwise.lab.comparison import Comparison, compare_stored
 from normwise.lab.data import Corpus, load_corpus
-from normwise.lab.grid import Grid, Skipped, expand
-from normwise.lab.launch.local import Failure, Watcher, launch
-from normwise.lab.prediction import predicted_stream, token_moments
+from normwise.lab.grid import expand
+from normwise.lab.launch.local import Watcher, launch
+from normwise.lab.plan import Plan
 from normwise.lab.progress import watching
 from normwise.lab.settings import CompareSettings, RunSettings
-from normwise.lab.store import Damaged, Record, Store
-from normwise.lab.summary import (
-    MODEL_AXES,
-    InitialProfile,
-    VariantSummary,
-    group,
-    mean_profile,
-    summarize,
-)
+from normwise.lab.store import Contents, Damaged, Store
 from normwise.lab.train import check_device, model_config
 
 Builder = Callable[[RunSettings, int], nn.Module]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What a comparison came to, as data; `nw.show` prints it.
-
-    Args:
-        settings: what was asked for.
-        data: the text: source, sha256, tokens, unigram level.
-        variants: one summary for each point of the grid but rate and seed.
-        profiles: stream and gradients at initialisation, one for each model.
-        skipped: pairs that make no sense.
-        failed: runs that ended without a result.
-        damaged: result files that were found unusable and left out.
-        records: the stored runs behind all this.
-    """
-
-    settings: CompareSettings
-    data: dict[str, Any]
-    variants: list[VariantSummary]
-    profiles: list[InitialProfile]
-    skipped: list[Skipped] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    damaged: list[Damaged] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, without the loss curves, which stay in the run folder."""
-        settings = dataclasses.replace(self.settings, data=self.data["source"])
-        content = dataclasses.asdict(dataclasses.replace(self, settings=settings, records=[]))
-        del content["records"]
-        content["damaged"] = [
-            {"path": str(item.path), "reason": item.reason} for item in self.damaged
-        ]
-        content["conditions"] = self.records[0]["conditions"] if self.records else None
-        return content
 
 
 def compare(
@@ -88,69 +44,40 @@ def compare(
     settings = settings or CompareSettings()
     if build is not None:
         settings = dataclasses.replace(settings, builder=_import_path(build))
-    corpus, grid = prepare(settings)
+    corpus, plan = prepare(settings)
     store = Store(settings.out)
     store.open(corpus)
-    stored, damaged = store.read()
-    missing = [run for run in grid.runs if run.id not in stored]
-    already = len(grid.runs) - len(missing)
+    store.write_plan(plan)
+    before = store.read()
+    missing = [run for run in plan.runs if run.id not in before.records]
+    already = len(plan.runs) - len(missing)
     with nullcontext(watcher) if watcher else watching(missing, already) as listener:
-        failed = launch(missing, Path(settings.out), settings.workers, listener)
-    return collect(settings, store, grid, failed, damaged)
+        for failure in launch(missing, Path(settings.out), settings.workers, listener):
+            store.write_failure(failure)
+    found = _of_plan(plan, store.read(), before.damaged)
+    return compare_stored(store.manifest(), found)
 
 
-def prepare(settings: CompareSettings) -> tuple[Corpus, Grid]:
+def prepare(settings: CompareSettings) -> tuple[Corpus, Plan]:
     """Checks everything that can be checked before a run: settings, text, models."""
     check_device(settings)
-    grid = expand(settings)
+    plan = expand(settings)
     corpus = load_corpus(settings.data, settings.tokenizer, settings.text_column)
     corpus.check_length(settings.seq_len)
-    for run in grid.runs:
+    for run in plan.runs:
         if run.builder is None:
             model_config(run, corpus.vocab_size)
-    return corpus, grid
+    return corpus, plan
 
 
-def collect(
-    settings: CompareSettings,
-    store: Store,
-    grid: Grid,
-    failed: list[Failure],
-    damaged: list[Damaged],
-) -> Comparison:
-    """The comparison from what the run folder holds of this grid."""
-    corpus = store.corpus()
-    stored, _ = store.read()
-    records = [stored[run.id] for run in grid.runs if run.id in stored]
-    return Comparison(
-        settings=settings,
-        data=corpus.describe(),
-        variants=summarize(records, corpus.unigram_loss),
-        profiles=[
-            _profile(axes, runs, corpus)
-            for axes, runs in group(records, MODEL_AXES)
-            if runs[0]["initial"]["stream"]
-        ],
-        skipped=list(grid.skipped),
-        failed=failed,
+def _of_plan(plan: Plan, contents: Contents, damaged: list[Damaged]) -> Contents:
+    """What a run folder holds of one plan, and the files found damaged before it was run."""
+    asked = {run.id for run in plan.runs}
+    return Contents(
+        records={key: record for key, record in contents.records.items() if key in asked},
         damaged=damaged,
-        records=records,
-    )
-
-
-def _profile(axes: dict[str, str | int], runs: list[Record], corpus: Corpus) -> InitialProfile:
-    run = RunSettings.from_json(runs[0]["settings"])
-    predicted = None
-    if run.builder is None:
-        config = model_config(run, corpus.vocab_size)
-        entry = token_moments(config, corpus.collision)
-        predicted = predicted_stream(config, entry, run.seq_len)
-    return InitialProfile(
-        axes=axes,
-        stream=mean_profile(runs, "stream"),
-        branch=mean_profile(runs, "branch"),
-        stream_gradient=mean_profile(runs, "stream_gradient"),
-        predicted=predicted,
+        failures=[failure for failure in contents.failures if failure.run.id in asked],
+        plans=[plan],
     )
 
 

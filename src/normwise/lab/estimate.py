@@ -10,8 +10,8 @@ from typing import Any
 
 from normwise.errors import SettingError
 from normwise.lab.compare import prepare
-from normwise.lab.grid import Skipped
-from normwise.lab.launch.local import Failure, launch
+from normwise.lab.launch.local import launch
+from normwise.lab.plan import Failure, Skipped
 from normwise.lab.settings import CompareSettings, RunSettings
 from normwise.lab.store import Store
 
@@ -61,9 +61,9 @@ def estimate(settings: CompareSettings) -> Estimate:
 
     Leaves no trace in the run folder.
     """
-    corpus, grid = prepare(settings)
-    stored, _ = Store(settings.out).read()
-    missing = [run for run in grid.runs if run.id not in stored]
+    corpus, plan = prepare(settings)
+    stored = Store(settings.out).read().records
+    missing = [run for run in plan.runs if run.id not in stored]
     probes = _Records()
     with tempfile.TemporaryDirectory() as folder:
         Store(folder).open(corpus)
@@ -73,13 +73,13 @@ def estimate(settings: CompareSettings) -> Estimate:
     records = [record for at_depth in probes.records.values() for record in at_depth]
     parameters = [record["parameters"] for record in records] or [0]
     return Estimate(
-        runs=len(grid.runs),
-        stored=len(grid.runs) - len(missing),
+        runs=len(plan.runs),
+        stored=len(plan.runs) - len(missing),
         tokens=sum(run.steps * run.batch_size * run.accumulate * run.seq_len for run in missing),
         parameters=(min(parameters), max(parameters)),
         seconds=seconds,
         peak_memory_bytes=at_once * max((r["peak_memory_bytes"] for r in records), default=0),
-        skipped=list(grid.skipped),
+        skipped=list(plan.skipped),
     )
 
 

@@ -1,12 +1,11 @@
 """The runs of a comparison: every point of its grid that makes sense, and why the others do not."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
-from normwise.lab.settings import CompareSettings, RunSettings, SharedSettings
+from normwise.lab.plan import SHARED, Plan, Skipped
+from normwise.lab.settings import CompareSettings, RunSettings
 from normwise.lab.train import OPTIMIZERS
 from normwise.norms.registry import NORMS
 from normwise.residual.registry import PLACEMENTS
@@ -18,26 +17,10 @@ OWN_INIT = "default"
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A pair of choices that is not run."""
-
-    what: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The runs in the order in which they start, and what was left out."""
-
-    runs: tuple[RunSettings, ...]
-    skipped: tuple[Skipped, ...]
-
-
-def expand(settings: CompareSettings) -> Grid:
+def expand(settings: CompareSettings) -> Plan:
     """Every run of a comparison, seeds outermost, so that a stopped one has whole seeds first."""
     skipped: list[Skipped] = []
-    shared = {f.name: getattr(settings, f.name) for f in dataclasses.fields(SharedSettings)}
+    shared = {name: getattr(settings, name) for name in SHARED}
     shared["schedule"] = SCHEDULES.resolve(settings.schedule)
     points = itertools.product(
         range(settings.seeds),
@@ -59,7 +42,7 @@ def expand(settings: CompareSettings) -> Grid:
             runs.append(run)
         elif reason not in skipped:
             skipped.append(reason)
-    return Grid(tuple(runs), tuple(skipped))
+    return Plan(tuple(runs), tuple(skipped), settings.command)
 
 
 def _placements_with_inits(

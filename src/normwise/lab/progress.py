@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from normwise.lab.launch.local import Failure, Watcher
+from normwise.lab.launch.local import Watcher
+from normwise.lab.plan import Failure
 from normwise.lab.settings import RunSettings
 
 

@@ -8,7 +8,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from normwise.errors import SettingError
@@ -128,8 +130,34 @@ class CompareSettings(SharedSettings):
         _require(self.seeds >= 1, "seeds", "at least 1", self.seeds)
         _require(self.workers >= 1, "workers", "at least 1", self.workers)
 
+    @property
+    def command(self) -> str | None:
+        """The line that asks for this comparison, None where the text is no file or name.
+
+        >>> CompareSettings(lr=(1e-3, 4e-3), bias=True, out="runs/two rates").command
+        "normwise compare --bias --lr 0.001,0.004 --out 'runs/two rates'"
+        """
+        if not isinstance(self.data, str | Path | None):
+            return None
+        changed = (
+            (field.name.replace("_", "-"), getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        )
+        words = (word for name, value in changed for word in _option(name, value))
+        return shlex.join(["normwise", "compare", *words])
+
 
 AXES = ("norms", "placements", "inits", "lr", "warmup", "optimizer", "depth")
+
+
+def _option(name: str, value: object) -> list[str]:
+    """A setting as the command line takes it."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, tuple):
+        return [f"--{name}", ",".join(map(str, value))]
+    return [f"--{name}", str(value)]
 
 
 def _require(holds: bool, name: str, must_be: str, value: object) -> None:  # noqa: FBT001

@@ -3,34 +3,59 @@
     runs/NAME/manifest.json   the data this folder belongs to
     runs/NAME/tokens.npy      the data itself, mapped by every worker
     runs/NAME/results/ID.json one finished run, ID being the hash of its settings
+    runs/NAME/failures/ID.json why a run ended without a result, until it has one
+    runs/NAME/plans/ID.json   what was asked for, so that what is unfinished is known
 
 A file appears whole or not at all. A result carries a checksum; one that does not match, or
 cannot be read, is reported and never used.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from normwise.errors import StoreError
+from normwise.errors import SettingError, StoreError
 from normwise.lab.data import Corpus
+from normwise.lab.plan import Failure, Plan
+from normwise.lab.settings import RunSettings
 
 Record = dict[str, Any]
+Kind = TypeVar("Kind")
+# Of a result file. A change of what a record holds raises it, and older results are made again.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """A result file that cannot be used, and why."""
+    """A file that cannot be used, and why."""
 
     path: Path
     reason: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a run folder holds.
+
+    Args:
+        records: the finished runs by id.
+        damaged: files that cannot be used.
+        failures: runs that were tried and have no result.
+        plans: what was asked for, the widest first.
+    """
+
+    records: dict[str, Record]
+    damaged: list[Damaged]
+    failures: list[Failure]
+    plans: list[Plan]
 
 
 class Store:
@@ -49,7 +74,7 @@ class Store:
         manifest = self.folder / "manifest.json"
         described = corpus.describe()
         if manifest.exists():
-            self._check(_read_json(manifest), described)
+            self._check(self.manifest(), described)
         try:
             self.results.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -71,39 +96,89 @@ class Store:
                     f"{wanted['source']} ({key} {wanted[key][:12]}). Name another folder with out."
                 )
 
+    def manifest(self) -> Record:
+        """What the text is: source, sha256, tokens, unigram level."""
+        return _read_json(self.folder / "manifest.json")
+
     def corpus(self) -> Corpus:
         """The data, mapped from disk."""
-        manifest = _read_json(self.folder / "manifest.json")
+        manifest = self.manifest()
         tokens = np.load(self.folder / "tokens.npy", mmap_mode="r")
         names = ("vocab_size", "source", "tokenizer", "sha256")
         return Corpus(tokens, *(manifest[name] for name in names))
 
     def write(self, record: Record) -> None:
         """Stores a finished run under the id of its settings."""
-        _write_json(self.results / f"{record['id']}.json", {**record, "checksum": _digest(record)})
+        content = {"format": FORMAT, **record, "checksum": _digest(record)}
+        _write_json(self.results / f"{record['id']}.json", content)
+        self._failure(record["id"]).unlink(missing_ok=True)
 
-    def read(self) -> tuple[dict[str, Record], list[Damaged]]:
-        """The finished runs by id, and the files that cannot be used."""
-        records: dict[str, Record] = {}
+    def write_failure(self, failure: Failure) -> None:
+        """Stores why a run has no result."""
+        content = {"settings": dataclasses.asdict(failure.run), "reason": failure.reason}
+        _write_json(self._failure(failure.run.id), content)
+
+    def write_plan(self, plan: Plan) -> None:
+        """Stores what is asked for."""
+        _write_json(self.folder / "plans" / f"{plan.id}.json", plan.to_json())
+
+    def _failure(self, run_id: str) -> Path:
+        return self.folder / "failures" / f"{run_id}.json"
+
+    def read(self) -> Contents:
+        """Everything but the text."""
         damaged: list[Damaged] = []
-        for path in sorted(self.results.glob("*.json")):
-            try:
-                record = _verified(path)
-            except StoreError as error:
-                damaged.append(Damaged(path, str(error)))
-            else:
-                records[record["id"]] = record
-        return records, damaged
+        records = _each(self.results, read_result, damaged)
+        failures = _each(self.folder / "failures", _read_failure, damaged)
+        plans = _each(self.folder / "plans", _read_plan, damaged)
+        finished = {record["id"] for record in records}
+        return Contents(
+            records={record["id"]: record for record in records},
+            damaged=damaged,
+            failures=[failure for failure in failures if failure.run.id not in finished],
+            plans=sorted(plans, key=lambda plan: -len(plan.runs)),
+        )
 
 
-def _verified(path: Path) -> Record:
-    record = _read_json(path)
-    checksum = record.pop("checksum", None)
-    if checksum != _digest(record):
+def read_result(path: Path) -> Record:
+    """One finished run from its file.
+
+    Raises:
+        StoreError: with what is wrong about the file.
+    """
+    content = _read_json(path)
+    checksum, version = content.pop("checksum", None), content.pop("format", None)
+    if checksum is None:
+        raise StoreError("it is no result of a run")
+    if checksum != _digest(content):
         raise StoreError("its checksum does not match its content")
-    if record.get("id") != path.stem:
+    if version != FORMAT:
+        raise StoreError(f"it has format {version}, and this version reads format {FORMAT}")
+    if content["id"] != path.stem:
         raise StoreError("its name is not the id of its settings")
-    return record
+    return content
+
+
+def _read_failure(path: Path) -> Failure:
+    content = _read_json(path)
+    return Failure(RunSettings.from_json(content["settings"]), content["reason"])
+
+
+def _read_plan(path: Path) -> Plan:
+    return Plan.from_json(_read_json(path))
+
+
+def _each(folder: Path, read: Callable[[Path], Kind], damaged: list[Damaged]) -> list[Kind]:
+    """What can be read of a folder's files; the others are added to `damaged`."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(read(path))
+        except (StoreError, SettingError) as error:
+            damaged.append(Damaged(path, str(error)))
+        except (KeyError, TypeError) as error:
+            damaged.append(Damaged(path, f"it was not written by this version: {error}"))
+    return found
 
 
 def _digest(record: Record) -> str:
@@ -122,15 +197,15 @@ def _read_json(path: Path) -> Record:
 
 def _write_json(path: Path, content: Record) -> None:
     text = json.dumps(content, indent=1, allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes beside the target, then renames: the file is there whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -1,9 +1,11 @@
 """From stored runs to variants: loss with its interval over seeds, and what went wrong."""
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from normwise.errors import MissingExtra
 from normwise.lab.store import Record
@@ -15,8 +17,15 @@ except ImportError:
 
 CONFIDENCE = 0.95
 STUCK_WITHIN = 0.1
+CURVE_POINTS = 100
 VARIANT_AXES = ("norm", "placement", "init", "warmup", "optimizer", "depth")
-MODEL_AXES = ("norm", "placement", "init", "depth")
+# Settings that the model at initialisation does not depend on.
+TRAINING = (
+    "lr", "seed", "warmup", "optimizer", "steps", "accumulate", "schedule", "betas",
+    "weight_decay", "clip",
+)  # fmt: skip
+
+Axes = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class VariantSummary:
         seeds: number of seeds at the best rate.
     """
 
-    axes: dict[str, str | int]
+    axes: Axes
     best: RateSummary
     rates: list[RateSummary]
     parameters: int
@@ -77,16 +86,64 @@ class InitialProfile:
         predicted: what theory expects of `stream`; None where it has nothing to say.
     """
 
-    axes: dict[str, str | int]
+    axes: Axes
     stream: list[float | None]
     branch: list[float | None]
     stream_gradient: list[float | None]
     predicted: list[float] | None
 
 
-def summarize(records: Iterable[Record], unigram_loss: float) -> list[VariantSummary]:
+@dataclass(frozen=True)
+class Curve:
+    """Training loss of one variant at its best rate, each point the mean over a few steps.
+
+    Args:
+        steps: middle of the steps that a point stands for.
+        mean: over the seeds that came so far.
+        low, high: the lowest and the highest of them.
+        diverged: steps at which a seed's loss was not finite.
+    """
+
+    steps: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    diverged: list[int]
+
+
+def summarize(records: Sequence[Record], unigram_loss: float) -> list[VariantSummary]:
     """The variants in the order in which their first run comes."""
-    return [_variant(axes, runs, unigram_loss) for axes, runs in group(records, VARIANT_AXES)]
+    axes = variant_axes(records)
+    return [_variant(point, runs, unigram_loss) for point, runs in group(records, axes)]
+
+
+def loss_curves(records: Sequence[Record], variants: Sequence[VariantSummary]) -> list[Curve]:
+    """One curve for each variant, in the same order."""
+    groups = group(records, variant_axes(records))
+    return [
+        _curve([run for run in runs if run["settings"]["lr"] == variant.best.lr])
+        for variant, (_, runs) in zip(variants, groups, strict=True)
+    ]
+
+
+def variant_axes(records: Sequence[Record]) -> list[str]:
+    """The axes of the grid, and every other setting but rate and seed that is not the same."""
+    others = (name for name in varying(records) if name not in ("lr", "seed", *VARIANT_AXES))
+    return [*VARIANT_AXES, *others]
+
+
+def model_axes(records: Sequence[Record]) -> list[str]:
+    """Those of them that the model at initialisation depends on."""
+    return [axis for axis in variant_axes(records) if axis not in TRAINING]
+
+
+def varying(records: Sequence[Record]) -> list[str]:
+    """Names of the settings on which these runs differ."""
+    settings = [record["settings"] for record in records]
+    return [
+        name for name in (settings[0] if settings else ())
+        if any(other[name] != settings[0][name] for other in settings)
+    ]  # fmt: skip
 
 
 def mean_profile(runs: Sequence[Record], name: str) -> list[float | None]:
@@ -98,15 +155,13 @@ def mean_profile(runs: Sequence[Record], name: str) -> list[float | None]:
     ]
 
 
-def group(
-    records: Iterable[Record], axes: Sequence[str]
-) -> list[tuple[dict[str, str | int], list[Record]]]:
+def group(records: Iterable[Record], axes: Sequence[str]) -> list[tuple[Axes, list[Record]]]:
     """Records that agree on these settings, in order of first appearance."""
-    groups: dict[tuple[str | int, ...], list[Record]] = {}
+    groups: dict[str, tuple[Axes, list[Record]]] = {}
     for record in records:
-        key = tuple(record["settings"][axis] for axis in axes)
-        groups.setdefault(key, []).append(record)
-    return [(dict(zip(axes, key, strict=True)), runs) for key, runs in groups.items()]
+        point = {axis: record["settings"][axis] for axis in axes}
+        groups.setdefault(json.dumps(point), (point, []))[1].append(record)
+    return list(groups.values())
 
 
 def interval_half_width(values: Sequence[float]) -> float | None:
@@ -117,7 +172,7 @@ def interval_half_width(values: Sequence[float]) -> float | None:
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _variant(axes: dict[str, str | int], runs: list[Record], unigram_loss: float) -> VariantSummary:
+def _variant(axes: Axes, runs: list[Record], unigram_loss: float) -> VariantSummary:
     rates = [
         _rate(float(key["lr"]), at_rate, unigram_loss) for key, at_rate in group(runs, ("lr",))
     ]
@@ -148,4 +203,21 @@ def _rate(lr: float, runs: list[Record], unigram_loss: float) -> RateSummary:
         },
         stuck=[seed for seed in excess if abs(excess[seed]) <= STUCK_WITHIN],
         untrained=[seed for seed in excess if excess[seed] > STUCK_WITHIN],
+    )
+
+
+def _curve(runs: Sequence[Record]) -> Curve:
+    longest = max(len(run["train_loss"]) for run in runs)
+    width = math.ceil(longest / CURVE_POINTS) or 1
+    starts = range(0, longest, width)
+    points = [
+        [statistics.fmean(part) for run in runs if (part := run["train_loss"][at : at + width])]
+        for at in starts
+    ]
+    return Curve(
+        steps=[(at + min(at + width, longest) + 1) / 2 for at in starts],
+        mean=[statistics.fmean(values) for values in points],
+        low=[min(values) for values in points],
+        high=[max(values) for values in points],
+        diverged=[run["diverged_at"] for run in runs if run["diverged_at"]],
     )

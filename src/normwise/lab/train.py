@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from normwise.errors import DeviceUnavailable, MissingExtra, SettingError
 from normwise.lab.conditions import conditions
 from normwise.lab.data import Corpus
+from normwise.lab.prediction import predicted_stream, token_moments
 from normwise.lab.settings import RunSettings, SharedSettings
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
@@ -104,10 +105,12 @@ def train(
         "diverged_at": diverged_at,
         "train_loss": losses,
         "initial": {name: _finite(values) for name, values in asdict(profile).items()},
+        "predicted_stream": _predicted_stream(run, corpus),
         "parameters": parameters,
         "tokens_per_second": tried * _tokens_per_step(run) / seconds,
         "peak_memory_bytes": _peak_memory(accelerator.device),
         "seconds": time.perf_counter() - started,
+        "data": corpus.describe(),
         "conditions": conditions(),
     }
 
@@ -214,6 +217,14 @@ def _initial_profile(
         token_loss(model(inputs), targets).backward()
     model.zero_grad()
     return recorder.profile()
+
+
+def _predicted_stream(run: RunSettings, corpus: Corpus) -> list[float] | None:
+    """What theory expects of the stream's RMS; None for a model of someone else's."""
+    if run.builder is not None:
+        return None
+    config = model_config(run, corpus.vocab_size)
+    return predicted_stream(config, token_moments(config, corpus.collision), run.seq_len)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import json
 import sys
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -73,7 +74,7 @@ def _dry_run(settings: CompareSettings, *, as_json: bool) -> int:
     from rich.console import Console
 
     from normwise.lab.estimate import estimate
-    from normwise.report.terminal import render_estimate
+    from normwise.report.estimate import render_estimate
 
     found = estimate(settings)
     if as_json:
@@ -85,6 +86,7 @@ def _dry_run(settings: CompareSettings, *, as_json: bool) -> int:
 
 def _compare(settings: CompareSettings, *, as_json: bool) -> int:
     from normwise.lab.compare import compare as run_comparison
+    from normwise.report.page import write_page
     from normwise.report.terminal import show
 
     try:
@@ -100,4 +102,7 @@ def _compare(settings: CompareSettings, *, as_json: bool) -> int:
         click.echo(json.dumps(comparison.to_json(), indent=1, allow_nan=False))
     else:
         show(comparison)
+    page = Path(settings.out) / "page.html"
+    write_page(comparison, page)
+    click.echo(f"Page: {page}", err=as_json)
     return 1 if comparison.failed else 0

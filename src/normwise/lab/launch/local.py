@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from normwise.errors import NormwiseError
+from normwise.lab.plan import Failure
 from normwise.lab.settings import RunSettings
 
 # glibc gives large blocks back to the system after every step and faults them in again at the
@@ -30,14 +31,6 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that ended without a result; the same command tries it again."""
-
-    run: RunSettings
-    reason: str
 
 
 class Watcher(Protocol):

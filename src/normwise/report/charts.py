@@ -1,0 +1,227 @@
+"""Figures as Vega-Lite charts: one function for each kind, one look for all."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from normwise.errors import MissingExtra
+from normwise.report.document import Figure, Legend
+
+try:
+    import altair as alt
+except ImportError as error:
+    raise MissingExtra(str(error.name), "lab", "A report") from None
+
+Spec: TypeAlias = dict[str, Any]
+Layers: TypeAlias = Mapping[str, alt.Chart | alt.LayerChart]
+
+# After Okabe and Ito, whose colours are told apart with every kind of colour vision; the blue is
+# lighter than theirs, to stand out on black as well.
+COLOURS = (
+    "#2f86c9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f8f8f", "#a08700",
+)  # fmt: skip
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4])
+CROSS: Spec = {"shape": "cross", "angle": 45, "size": 90, "filled": True, "opacity": 1}
+LINE: Spec = {"strokeWidth": 1.75}
+MEAN: Spec = {"size": 70, "filled": True, "opacity": 1}
+SEED: Spec = {"size": 25, "opacity": 0.6}
+HEIGHT = 260
+ROW = 26
+NARROW = 520
+POINTS = "points"
+TITLES = {"label": "variant", "lr": "rate", "at": "branches", "low": "from", "high": "to"}
+WHOLE = ("seed", "at")
+
+
+def spec(figure: Figure, *, ink: str = "currentColor", width: int | str = "container") -> Spec:
+    """The chart of a figure as a Vega-Lite specification.
+
+    Args:
+        figure: what to draw.
+        ink: colour of text and axes; the page lets its own text colour through.
+        width: in pixels, or "container" for as wide as there is room.
+    """
+    layers = CHARTS[figure.kind](figure)
+    fields = {field for row in figure.rows for field, value in row.items() if _told(value)}
+    drawn = [layer for field, layer in layers.items() if field in fields or field == "level"]
+    chart: Spec = alt.layer(*drawn).to_dict()
+    look = {"width": width, "height": _height(figure), "config": _look(ink)}
+    return {**chart, **look, "datasets": {**chart.get("datasets", {}), POINTS: figure.rows}}
+
+
+def _told(value: object) -> bool:
+    """Whether a point says something in this field; a layer without any is not drawn."""
+    return value is not None and value is not False
+
+
+def _height(figure: Figure) -> int:
+    rows = len({row["label"] for row in figure.rows})
+    return ROW * rows if figure.kind == "finals" else HEIGHT
+
+
+def _look(ink: str) -> Spec:
+    """One theme for all charts: transparent, in the reader's own font."""
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "titleFontSize": 12,
+            "titleFontWeight": "normal"}  # fmt: skip
+    lines = {"gridColor": ink, "gridOpacity": 0.12, "domainColor": ink, "domainOpacity": 0.4,
+             "tickColor": ink, "tickOpacity": 0.4}  # fmt: skip
+    symbols = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}
+    return {
+        "background": "transparent",
+        "font": "system-ui, sans-serif",
+        "view": {"stroke": None},
+        "axis": {**text, **lines, "labelLimit": 190},
+        "legend": {**text, **symbols, "orient": "top", "labelLimit": 150},
+        "rule": {"color": ink},
+    }
+
+
+def _curves(figure: Figure) -> Layers:
+    """Mean of the loss over steps, the band over seeds behind it."""
+    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(grid=False, tickCount=6))
+    base = _base(figure).encode(x=x)
+    told = _tooltip("label", "step", "mean", "low", "high")
+    return {
+        "level": _level(figure, y=_up("level")),
+        "low": base.mark_area(opacity=0.15).encode(y=_up("low"), y2="high:Q"),
+        "mean": base.mark_line(**LINE).encode(
+            y=_up("mean"), strokeDash=_dash(figure), tooltip=told
+        ),
+        "diverged": base.mark_point(**CROSS).encode(
+            y=_up("diverged"), tooltip=_tooltip("label", "step")
+        ),
+    }
+
+
+def _rates(figure: Figure) -> Layers:
+    """Mean of the final loss over the learning rate, with its interval and its seeds."""
+    rates = sorted({row["lr"] for row in figure.rows})
+    x = alt.X(
+        "lr:Q", title="learning rate", scale=alt.Scale(type="log", nice=False, padding=30),
+        axis=alt.Axis(values=rates, format="~e", grid=False),
+    )  # fmt: skip
+    base = _base(figure).encode(x=x)
+    told = _tooltip("label", "lr", "mean", "low", "high")
+    line = _only(base, "mean").mark_line(**LINE).encode(y=_up("mean"), strokeDash=_dash(figure))
+    return {
+        "level": _level(figure, y=_up("level")),
+        "low": base.mark_rule().encode(y=_up("low"), y2="high:Q"),
+        "mean": line + base.mark_point(**MEAN).encode(y=_up("mean"), tooltip=told),
+        "loss": base.mark_point(**SEED).encode(
+            y=_up("loss"), tooltip=_tooltip("label", "lr", "seed", "loss")
+        ),
+        "diverged": _only(base, "diverged")
+        .mark_point(**CROSS)
+        .encode(y=alt.value(6), tooltip=_tooltip("label", "lr", "seed")),
+    }
+
+
+def _finals(figure: Figure) -> Layers:
+    """Mean of the final loss for each variant, with its interval and its seeds."""
+    order = list(dict.fromkeys(row["label"] for row in figure.rows))
+    y = alt.Y("label:N", title=None, sort=order, axis=alt.Axis(grid=True))
+    base = _base(figure, legend=False).encode(y=y)
+    edge = alt.value(alt.ExprRef("width - 6"))
+    return {
+        "level": _level(figure, x=_across("level")),
+        "low": base.mark_rule().encode(x=_across("low"), x2="high:Q"),
+        "mean": base.mark_point(**MEAN).encode(
+            x=_across("mean"), tooltip=_tooltip("label", "mean", "low", "high")
+        ),
+        "loss": base.mark_point(**SEED).encode(
+            x=_across("loss"), tooltip=_tooltip("label", "seed", "loss")
+        ),
+        "diverged": _only(base, "diverged")
+        .mark_point(**CROSS)
+        .encode(x=edge, tooltip=_tooltip("label", "seed")),
+    }
+
+
+def _depth(figure: Figure) -> Layers:
+    """A measured quantity by depth, and behind it what theory predicts."""
+    axis = alt.Axis(grid=False, tickMinStep=1, tickCount=6)
+    base = _base(figure).encode(x=alt.X("at:Q", title="branches added to the stream", axis=axis))
+    values = [row[name] for row in figure.rows for name in ("measured", "predicted") if name in row]
+    ticks = alt.Axis(values=_log_ticks(values), format="~g" if max(values) > 0.01 else "~e")
+
+    def rms(field: str) -> alt.Y:
+        return alt.Y(f"{field}:Q", title="RMS", scale=alt.Scale(type="log"), axis=ticks)
+
+    return {
+        "predicted": _only(base, "predicted")
+        .mark_line(strokeWidth=8, opacity=0.25, strokeCap="round")
+        .encode(y=rms("predicted")),
+        "measured": _only(base, "measured")
+        .mark_line(**LINE)
+        .encode(y=rms("measured"), strokeDash=_dash(figure),
+                tooltip=_tooltip("label", "at", "measured")),
+    }  # fmt: skip
+
+
+CHARTS: Mapping[str, Callable[[Figure], Layers]] = {
+    "curves": _curves,
+    "rates": _rates,
+    "finals": _finals,
+    "stream": _depth,
+    "gradient": _depth,
+}
+
+
+def _base(figure: Figure, *, legend: bool = True) -> alt.Chart:
+    """What all layers share: the points, a line for each variant, its colour."""
+    colour = alt.Color("colour:N", **_channel(figure.colour, COLOURS, legend=legend))
+    return alt.Chart(alt.NamedData(name=POINTS)).encode(detail="label:N", color=colour)
+
+
+def _only(base: alt.Chart, field: str) -> alt.Chart:
+    """The points that say something in this field."""
+    return base.transform_filter(f"isValid(datum.{field}) && datum.{field} !== false")
+
+
+def _dash(figure: Figure) -> alt.StrokeDash:
+    return alt.StrokeDash("dash:N", **_channel(figure.dash, DASHES))
+
+
+def _channel(values: Legend | None, looks: Sequence[Any], *, legend: bool = True) -> Spec:
+    """Scale and legend of a channel; the looks begin again where there are more values."""
+    if values is None or len(values.values) < 2:
+        return {"legend": None}
+    repeated = [looks[i % len(looks)] for i in range(len(values.values))]
+    columns = alt.ExprRef(f"width < {NARROW} ? 2 : 6")
+    return {
+        "scale": alt.Scale(domain=values.values, range=repeated),
+        "legend": alt.Legend(title=values.title, columns=columns) if legend else None,
+    }
+
+
+def _level(figure: Figure, **channel: alt.X | alt.Y) -> alt.Chart:
+    """A dotted line at a loss to compare with."""
+    data = alt.InlineData(values=[{"level": figure.level}])
+    line: alt.Chart = alt.Chart(data).mark_rule(strokeDash=[1, 3], opacity=0.8).encode(**channel)
+    return line
+
+
+def _up(field: str) -> alt.Y:
+    return alt.Y(f"{field}:Q", title="nats a token", scale=alt.Scale(zero=False))
+
+
+def _across(field: str) -> alt.X:
+    axis = alt.Axis(grid=False, tickCount=6)
+    return alt.X(f"{field}:Q", title="nats a token", scale=alt.Scale(zero=False), axis=axis)
+
+
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 of every decade in reach, or only 1 where there are many decades."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
+    return [float(f"{step}e{power}") for power in range(low, high + 1) for step in steps]
+
+
+def _tooltip(*fields: str) -> list[alt.Tooltip]:
+    return [alt.Tooltip(**_tip(field)) for field in fields]
+
+
+def _tip(field: str) -> Spec:
+    kind = "nominal" if field == "label" else "quantitative"
+    digits = {} if field == "label" else {"format": "d" if field in WHOLE else ".4~g"}
+    return {"field": field, "type": kind, "title": TITLES.get(field, field), **digits}

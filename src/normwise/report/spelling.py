@@ -1,0 +1,84 @@
+"""How a value of each kind is written for people."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from normwise.report.document import Spread
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the cells of a column are written.
+
+    Args:
+        spell: a value as text.
+        numeric: aligned right, digits under digits.
+        wraps: long text may be broken into lines.
+    """
+
+    spell: Callable[[Any], str]
+    numeric: bool = False
+    wraps: bool = False
+
+
+def spell(kind: str, value: object) -> str:
+    """A cell as text; a hyphen for None."""
+    return "-" if value is None else KINDS[kind].spell(value)
+
+
+def exponent(number: float) -> str:
+    """0.00123 as 1.2e-3, 0.001 as 1e-3."""
+    digits, power = f"{number:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(power)}"
+
+
+def rate(lr: float) -> str:
+    """A learning rate: 1e-3, 0.02."""
+    return exponent(lr) if lr < 0.01 else f"{lr:g}"
+
+
+def short(number: float) -> str:
+    """1234 as 1.2k, 12345678 as 12.3M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            digits = 1 if number < 100 * size else 0
+            return f"{number / size:.{digits}f}{letter}"
+    return f"{number:.0f}"
+
+
+def spread(value: Spread) -> str:
+    """2.249 ±0.081"""
+    return f"{value.mean:.3f}{_half(value)}"
+
+
+def _difference(value: Spread) -> str:
+    return f"{value.mean:+.3f}{_half(value)}"
+
+
+def _half(value: Spread) -> str:
+    return "" if value.half_width is None else f" \u00b1{value.half_width:.3f}"
+
+
+def _measured(write: Callable[[float], str]) -> Callable[[float], str]:
+    return lambda value: write(value) if math.isfinite(value) else "overflow"
+
+
+def _yes_or_no(value: bool) -> str:  # noqa: FBT001 - a cell's value
+    return "yes" if value else "no"
+
+
+KINDS: Mapping[str, Kind] = {
+    "name": Kind(str),
+    "text": Kind(str, wraps=True),
+    "loss": Kind(spread, numeric=True),
+    "difference": Kind(_difference, numeric=True),
+    "separable": Kind(_yes_or_no),
+    "rate": Kind(rate, numeric=True),
+    "count": Kind(short, numeric=True),
+    "seeds": Kind(str, numeric=True),
+    "mebibytes": Kind(lambda value: f"{value / 2**20:.0f}", numeric=True),
+    "rms": Kind(_measured("{:.2f}".format), numeric=True),
+    "gradient": Kind(_measured(exponent), numeric=True),
+}

@@ -1,0 +1,40 @@
+"""Values as text."""
+
+import math
+
+import pytest
+
+from normwise.report.document import Spread
+from normwise.report.spelling import spell
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("loss", Spread(2.2489, 0.0769), "2.249 \u00b10.077"),
+        ("loss", Spread(2.2489, None), "2.249"),
+        ("difference", Spread(0.05, 0.046), "+0.050 \u00b10.046"),
+        ("difference", Spread(-0.05, None), "-0.050"),
+        ("separable", True, "yes"),
+        ("separable", False, "no"),
+        ("rate", 0.001, "1e-3"),
+        ("rate", 0.00025, "2.5e-4"),
+        ("rate", 0.02, "0.02"),
+        ("count", 999, "999"),
+        ("count", 6100.0, "6.1k"),
+        ("count", 628_288, "628k"),
+        ("count", 12_345_678, "12.3M"),
+        ("count", 2.5e9, "2.5G"),
+        ("mebibytes", 400 * 2**20, "400"),
+        ("rms", 2.996, "3.00"),
+        ("rms", math.inf, "overflow"),
+        ("gradient", 7.2e-4, "7.2e-4"),
+        ("gradient", math.inf, "overflow"),
+        ("name", "pre_norm", "pre_norm"),
+        ("seeds", 3, "3"),
+        ("loss", None, "-"),
+        ("name", None, "-"),
+    ],
+)
+def test_a_value_is_spelled(kind: str, value: object, text: str) -> None:
+    assert spell(kind, value) == text
