@@ -1,6 +1,7 @@
-# make demo   train the default comparison and print its table
-# make test   run the tests
-# make lint   style, types; what CI adds to the tests
+# make demo     train the default comparison and print its table and page
+# make test     run the tests
+# make lint     style, types; what CI adds to the tests
+# make picture  the README's picture, from the demonstration
 # Each sets up .venv by itself; the second time it starts at once.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 	--constraint constraints.txt
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint picture clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -23,6 +24,10 @@ lint: .venv/dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+
+picture: .venv/test
+	.venv/bin/normwise compare --out runs/demo
+	.venv/bin/python -m tests.page_picture runs/demo
 
 clean:
 	rm -rf .venv
