@@ -70,13 +70,14 @@ def test_a_page_is_made_in_the_run_folder(
 def test_everything_that_went_wrong_is_said(
     worn: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, (damaged, _, _, _) = worn
+    folder, (damaged, _, unfinished, _) = worn
     assert run("report", str(folder), capsys=capsys)[0] == 0
     page = (folder / "page.html").read_text()
     assert "<h2>What went wrong</h2>" in page
     assert "loss not finite at step 3" in page and "diverged at 3" in page
-    assert f"Damaged and left out: {damaged}.json" in page
-    assert page.count(">Unfinished: layer_norm") == 1
+    assert f"Damaged: results/{damaged}.json: it cannot be read: " in page
+    assert f"; left out, {damaged[:8]} layer_norm" in page
+    assert page.count(">Unfinished: ") == 1 and f">Unfinished: {unfinished[:8]} layer_norm" in page
     assert "ValueError: bad luck" in page
 
 
@@ -85,7 +86,7 @@ def test_the_status_names_what_is_missing_and_how_to_go_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "150")
     folder, (damaged, diverged, unfinished, failed) = worn
     code, out, _ = run("runs", "status", str(folder), capsys=capsys)
     assert code == 0
@@ -94,8 +95,9 @@ def test_the_status_names_what_is_missing_and_how_to_go_on(
     assert f"{diverged[:8]} diverged at step 3" in lines
     assert f"{unfinished[:8]} unfinished" in lines
     assert f"{failed[:8]} failed: ValueError: bad luck" in lines
-    assert any(line.startswith(f"{damaged}.json is damaged: ") for line in lines)
-    assert any(line.startswith("normwise compare --steps 4") for line in lines)
+    assert any(line.startswith(f"results/{damaged}.json is damaged: ") for line in lines)
+    (command,) = [line for line in lines if line.startswith("normwise compare --steps 4")]
+    assert command.endswith(f" --out {folder}")
 
 
 def test_a_whole_folder_has_nothing_to_go_on_with(
@@ -106,13 +108,14 @@ def test_a_whole_folder_has_nothing_to_go_on_with(
 
 
 def test_runs_are_listed(worn: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    folder, (_, diverged, unfinished, failed) = worn
+    folder, (damaged, diverged, unfinished, failed) = worn
     code, out, _ = run("runs", "list", str(folder), capsys=capsys)
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert code == 0
     assert rows["run"].split() == ["run", "placement", "seed", "state"]
     assert "diverged at step 3" in rows[diverged[:8]]
     assert rows[unfinished[:8]].split()[-1] == "unfinished"
+    assert rows[damaged[:8]].split()[-1] == "damaged"
     assert "failed" in rows[failed[:8]]
     assert sum("loss " in row for row in rows.values()) == 2
 
@@ -123,7 +126,7 @@ def test_one_run_is_shown(whole: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert code == 0 and out.startswith(f"{first}: loss ")
     assert "layer_norm" in out and "torch" in out
     code, _, err = run("runs", "show", str(whole), "zzz", capsys=capsys)
-    assert code == 2 and err.count("\n") == 1 and "zzz begins no run" in err
+    assert code == 2 and err.count("\n") == 1 and "'zzz' begins no run" in err
 
 
 def test_the_comparison_is_shown(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +151,7 @@ def test_charts_and_tables_are_exported(
     words = ("report", str(whole), "--out", str(page), "--export", str(target))
     code, out, _ = run(*words, capsys=capsys)
     files = sorted(path.name for path in target.iterdir())
-    assert code == 0 and out.splitlines()[1] == f"Exported: {len(files)} files to {target}"
+    assert code == 0 and out.splitlines()[0] == f"Exported: {len(files)} files to {target}"
     for name in ("curves.png", "curves.svg", "finals.png", "losses.csv", "losses.md"):
         assert name in files
 
@@ -160,7 +163,7 @@ def test_charts_and_tables_are_exported(
         (["none"], "Invalid value for 'DIR|FILE...': Path 'none' does not exist."),
         (["."], "A run folder must hold results. . holds none. Pass a folder that normwise compare "
                 "wrote, or result files from one."),
-        (["text.json"], "A result file must be whole. text.json is not usable: text.json cannot be "
+        (["text.json"], "A result file must be whole. text.json is not usable: it cannot be "
                         "read: Expecting value: line 1 column 1 (char 0). Pass a file from the "
                         "results of a run folder."),
     ],

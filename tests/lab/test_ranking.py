@@ -54,19 +54,34 @@ def test_only_seeds_that_both_have_are_paired() -> None:
 
 
 def test_one_seed_in_common_tells_nothing() -> None:
-    found = ranking(*runs("pre_norm", 2.0, 2.5), record("post_norm", 0, 9.0))
+    others = [record("post_norm", 0, 9.0), record("post_norm", 7, 9.0)]
+    found = ranking(*runs("pre_norm", 2.0, 2.5), *others)
     difference = found.differences[1]
     assert difference is not None
-    assert (difference.half_width, difference.separable) == (None, False)
+    assert (difference.half_width, difference.separable) == (None, None)
+    assert found.tied == [1]
 
 
 def test_without_a_seed_in_common_there_is_no_difference() -> None:
-    found = ranking(*runs("pre_norm", 2.0, 2.5), record("post_norm", 7, 9.0))
+    others = [record("post_norm", 7, 9.0), record("post_norm", 8, 9.0)]
+    found = ranking(*runs("pre_norm", 2.0, 2.5), *others)
     assert found.differences == [None, None]
 
 
-def test_a_variant_of_one_seed_is_never_the_lowest() -> None:
-    assert ranking(record("pre_norm", 0, 1.0), *runs("post_norm", 2.0, 2.1)).lowest == 1
+def test_one_variant_with_one_seed_forbids_a_ranking() -> None:
+    """It may be the lowest: a comparison that was stopped after post_norm's second seed."""
+    stopped = [record("pre_norm", 0, 2.2), *runs("post_norm", 3.2, 3.3)]
+    assert rank(summarize(stopped, unigram_loss=3.25)) is None
+
+
+def test_a_rate_with_fewer_seeds_is_not_the_best() -> None:
+    """Were it, a rate that has just begun would hide a variant with all its seeds."""
+    found = ranking(
+        *runs("pre_norm", 2.0, 2.1),
+        record("pre_norm", 0, 1.9, lr=4e-3),
+        *runs("post_norm", 2.2, 2.3),
+    )
+    assert found.lowest == 0
 
 
 def test_a_variant_with_a_diverged_seed_is_neither_lowest_nor_compared() -> None:
@@ -95,3 +110,21 @@ def test_each_variant_counts_at_its_best_rate() -> None:
 )
 def test_without_spread_there_is_no_ranking(records: list[Record]) -> None:
     assert rank(summarize(records, unigram_loss=3.25)) is None
+
+
+def test_a_variant_that_is_lower_on_the_common_seeds_is_tied() -> None:
+    """Three seeds against two: the mean is higher, and every common seed is lower by 0.1."""
+    found = ranking(*runs("pre_norm", 2.0, 2.1), *runs("post_norm", 1.9, 2.0, 9.0))
+    difference = found.differences[1]
+    assert found.lowest == 0 and difference is not None
+    assert difference.mean == pytest.approx(-0.1)
+    assert not difference.separable and found.tied == [1]
+
+
+def test_tied_are_those_compared_and_not_told_apart() -> None:
+    """Neither the lowest, nor one told apart, nor one that diverged."""
+    found = ranking(
+        *runs("pre_norm", 2.0, 2.1), *runs("post_norm", 3.0, 3.1), *runs("deep_norm", None, 1.0),
+        *runs("pre_norm", 2.0, 2.3, warmup=0),
+    )  # fmt: skip
+    assert found.lowest == 0 and found.tied == [3]

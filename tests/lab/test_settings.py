@@ -69,9 +69,43 @@ def test_the_command_asks_for_the_same_comparison(changes: dict[str, Any]) -> No
     assert (program, name) == ("normwise", "compare")
     values = command.make_context("compare", words).params
     del values["as_json"], values["dry_run"]
-    assert CompareSettings(**values) == settings
+    assert dataclasses.replace(CompareSettings(**values), out=settings.out) == settings
 
 
 def test_a_text_that_is_no_file_has_no_command() -> None:
     assert CompareSettings(data=["some text"]).command is None
     assert CompareSettings(data=Path("a.txt")).command == "normwise compare --data a.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"bias": True}, " --bias"),
+        ({"bias": False}, ""),
+        ({"norms": ("rms_norm", "layer_norm")}, " --norms rms_norm,layer_norm"),
+        ({"data": 'a "b" c'}, " --data 'a \"b\" c'"),
+        ({"out": "elsewhere"}, ""),
+    ],
+)
+def test_the_command_holds_what_is_not_the_default(changes: dict[str, Any], words: str) -> None:
+    assert CompareSettings(**changes).command == f"normwise compare{words}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr": (1e-5, 1 / 3), "ff_ratio": 8 / 3, "betas": (0.9, 0.999)},
+        {"builder": 'a "b" $HOME `c`', "data": "-strange name"},
+        {"data": "hf:some/set", "text_column": "body", "tokenizer": "some tokenizer"},
+        {"depth": (1, 2), "optimizer": ("sgd", "adamw"), "workers": 1, "weight_decay": 0.1},
+    ],
+)
+def test_the_command_keeps_all_digits_and_signs(changes: dict[str, Any]) -> None:
+    settings = CompareSettings(**changes)
+    values = command.make_context("compare", shlex.split(str(settings.command))[2:]).params
+    assert {name: values[name] for name in changes} == changes
+
+
+def test_a_flag_can_be_turned_off_again() -> None:
+    assert command.make_context("compare", ["--bias", "--no-bias"]).params["bias"] is False

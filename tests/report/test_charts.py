@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import pytest
 
-from normwise.report.charts import COLOURS, spec
+from normwise.report.charts import COLOURS, SCHEME, spec
 from normwise.report.comparison import document
 from normwise.report.document import Figure, Legend
 from normwise.report.vega import svg
@@ -79,7 +79,9 @@ def test_there_are_colours_for_any_number_of_values() -> None:
     figure = dataclasses.replace(FIGURES["stream"], colour=Legend("x", names))
     scale = spec(figure)["layer"][0]["encoding"]["color"]["scale"]
     assert scale["domain"] == names
-    assert scale["range"] == [COLOURS[i % len(COLOURS)] for i in range(20)]
+    assert "range" not in scale and scale["scheme"] == SCHEME
+    few = dataclasses.replace(FIGURES["stream"], colour=Legend("x", names[:8]))
+    assert spec(few)["layer"][0]["encoding"]["color"]["scale"]["range"] == list(COLOURS)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +96,40 @@ def test_logarithmic_axes_have_round_ticks(values: list[float], ticks: list[floa
     figure = Figure("stream", "stream", "", rows)
     found = spec(figure)["layer"][0]["encoding"]["y"]["axis"]["values"]
     assert [tick for tick in found if tick in ticks] == ticks
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_every_value_of_a_legend_is_drawn(kind: str) -> None:
+    figure = FIGURES[kind]
+    drawn = svg(spec(figure, width=700))
+    names = {row["colour"] for row in figure.rows}
+    assert len(names) == 3 and all(f">{name}" in drawn for name in names)
+
+
+def test_a_chart_of_final_losses_names_its_rows_and_grows_with_them() -> None:
+    figure = FIGURES["finals"]
+    two = [row for row in figure.rows if row["label"] != "deep_norm"]
+    tall, low = spec(figure)["height"], spec(dataclasses.replace(figure, rows=two))["height"]
+    assert tall * 2 == low * 3
+
+
+@pytest.mark.parametrize("step", [1, 41])
+def test_a_comparison_that_only_diverged_is_drawn(step: int) -> None:
+    runs = [record("pre_norm", 0, None, step=step), record("pre_norm", 0, None, step=step, lr=0.02)]
+    figures = {figure.kind: figure for figure in document(comparison(runs)).figures()}
+    assert marks(spec(figures["rates"])) == ["rule", "point"]
+    assert all(svg(spec(figure, width=500)).startswith("<svg") for figure in figures.values())
+
+
+def test_one_value_has_no_legend() -> None:
+    (figure, *_) = document(comparison(RECORDS[:2])).figures()
+    assert spec(figure)["layer"][1]["encoding"]["color"] == {
+        "field": "colour", "legend": None, "type": "nominal"
+    }  # fmt: skip
+
+
+def test_a_level_is_drawn_where_it_lies() -> None:
+    content = spec(FIGURES["curves"])
+    level = content["layer"][0]
+    assert level["mark"]["type"] == "rule"
+    assert content["datasets"][level["data"]["name"]] == [{"level": 3.25}]

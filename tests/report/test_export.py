@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -35,7 +36,7 @@ def test_markdown_is_what_people_read() -> None:
     assert markdown(TABLE).splitlines() == [
         "| a\\|b | loss | n | why |",
         "| --- | ---: | ---: | --- |",
-        "| x | 0.333 \u00b10.100 | 12.3k | a &lt;b> c |",
+        "| x | 0.333 \u00b10.100 | 12.3k | a \\<b> c |",
         "| y | 2.000 | 1 | p\\|q |",
         "| z | - | - | \\\\ |",
     ]
@@ -61,3 +62,35 @@ def test_an_export_says_what_stood_in_its_way(tmp_path: Path) -> None:
     assert str(caught.value).startswith("The report must be written somewhere. ")
     assert str(caught.value).endswith("/curves.svg cannot be: File exists. Name another place.")
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_an_exported_table_holds_the_comparison_s_own_numbers(tmp_path: Path) -> None:
+    """Every digit of them, an empty cell where there is none, and an overflow as infinity."""
+    result = comparison()
+    export(document(result), tmp_path)
+    with (tmp_path / "losses.csv").open(newline="") as file:
+        lowest, other, diverged = csv.DictReader(file)
+    best = result.variants[0].best
+    assert float(lowest["loss"]) == best.mean and lowest["above lowest"] == ""
+    assert float(lowest["loss, half width"]) == best.half_width
+    assert result.ranking is not None and (found := result.ranking.differences[1]) is not None
+    assert float(other["above lowest"]) == found.mean
+    assert float(other["above lowest, half width"]) == found.half_width
+    assert (other["apart"], diverged["loss, half width"], diverged["apart"]) == ("True", "", "")
+    with (tmp_path / "gradient.csv").open(newline="") as file:
+        assert math.isinf(float(next(csv.DictReader(file))["entry"]))
+
+
+def test_pictures_are_black_on_white(tmp_path: Path) -> None:
+    """A paper lets no colour of its own through."""
+    export(document(comparison()), tmp_path)
+    for path in tmp_path.glob("*.svg"):
+        drawn = path.read_text()
+        assert 'fill="white"' in drawn and "currentColor" not in drawn
+
+
+def test_files_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "losses.csv").write_text("before")
+    files = export(document(comparison()), tmp_path)
+    assert "before" not in (tmp_path / "losses.csv").read_text()
+    assert len(files) == len(set(files)) == len(list(tmp_path.iterdir()))

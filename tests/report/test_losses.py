@@ -2,9 +2,18 @@
 
 from typing import Any
 
+import pytest
+
 from normwise.lab.comparison import Comparison
-from normwise.report.document import Figure, Spread
-from normwise.report.losses import LINES_SHOWN, loss_figures, loss_table, shown_variants
+from normwise.lab.store import Record
+from normwise.report.document import Figure, Note, Spread
+from normwise.report.losses import (
+    LINES_SHOWN,
+    loss_figures,
+    loss_notes,
+    loss_table,
+    shown_variants,
+)
 from tests.report.comparisons import RECORDS, comparison, record
 
 
@@ -72,3 +81,70 @@ def test_several_rates_are_shown_by_rate() -> None:
 
 def test_the_unigram_level_is_drawn() -> None:
     assert {f.level for f in loss_figures(comparison()) if isinstance(f, Figure)} == {3.25}
+
+
+@pytest.mark.parametrize(
+    ("records", "outcome"),
+    [
+        ([record("pre_norm", 0, 2.0)], "trained"),
+        ([record("pre_norm", 0, 3.25), record("pre_norm", 1, 4.0)], "stuck 1/2; untrained 1/2"),
+        (
+            [record("pre_norm", 0, None, step=41), record("pre_norm", 1, None, step=3),
+             record("pre_norm", 2, 3.2)],
+            "diverged at 3, 41; stuck 1/3",
+        ),
+        (
+            [record("pre_norm", 0, 2.0), record("pre_norm", 0, None, lr=4e-3),
+             record("pre_norm", 0, None, lr=0.02)],
+            "diverged at rate 4e-3, 0.02",
+        ),
+    ],
+)  # fmt: skip
+def test_the_outcome_says_what_went_wrong(records: list[Record], outcome: str) -> None:
+    (row,) = rows(comparison(records))
+    assert row["outcome"] == outcome
+
+
+def test_a_variant_without_a_loss_has_empty_cells() -> None:
+    (row,) = rows(comparison([record("pre_norm", 0, None)]))
+    assert (row["loss"], row["above lowest"], row["apart"]) == (None, None, None)
+
+
+def notes(result: Comparison) -> list[str]:
+    return [block.text for block in loss_notes(result) if isinstance(block, Note)]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [((1,), "over 1 seed,"), ((2, 2), "over 2 seeds,"), ((2, 3), "over 2 to 3 seeds,"),
+     ((1, 2, 3), "over 1 to 3 seeds,")],
+)  # fmt: skip
+def test_the_notes_say_how_many_seeds_there_are(seeds: tuple[int, ...], words: str) -> None:
+    runs = [
+        record("pre_norm", seed, 2.0 + seed / 100, warmup=warmup)
+        for warmup, count in enumerate(seeds)
+        for seed in range(count)
+    ]
+    assert words in notes(comparison(runs))[0]
+
+
+def test_differences_are_explained_where_there_are_any() -> None:
+    assert [text.split(":")[0] for text in notes(comparison())] == ["Loss", "Above lowest"]
+    assert len(notes(comparison(RECORDS[:2]))) == 1
+    assert len(notes(comparison([RECORDS[0], RECORDS[2]]))) == 1
+
+
+def test_a_seed_that_diverged_at_once_is_a_point_at_the_edge() -> None:
+    points = figure(comparison([record("pre_norm", 0, None, step=1)]), "curves").rows
+    assert points == [{"label": "pre_norm", "colour": "pre_norm", "step": 1, "lost": True}]
+
+
+def test_one_seed_has_an_interval_of_no_width() -> None:
+    points = figure(comparison([record("pre_norm", 0, 2.0)]), "finals").rows
+    assert [(p["low"], p["mean"], p["high"]) for p in points if "mean" in p] == [(2.0, 2.0, 2.0)]
+
+
+def test_a_rate_that_diverged_has_crosses_and_no_mean() -> None:
+    runs = [*RECORDS[:2], *(record("pre_norm", seed, None, lr=4e-3) for seed in (0, 1))]
+    points = [p for p in figure(comparison(runs), "rates").rows if p["lr"] == 4e-3]
+    assert [p["seed"] for p in points if p["diverged"]] == [0, 1] and len(points) == 2

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from normwise.report.document import Spread
-from normwise.report.spelling import spell
+from normwise.report.spelling import KINDS, spell
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,25 @@ from normwise.report.spelling import spell
 )
 def test_a_value_is_spelled(kind: str, value: object, text: str) -> None:
     assert spell(kind, value) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_a_hyphen(kind: str) -> None:
+    assert spell(kind, None) == "-"
+
+
+def test_zero_is_not_nothing() -> None:
+    assert spell("loss", Spread(0.0, 0.0)) == "0.000 \u00b10.000"
+    assert (spell("seeds", 0), spell("count", 0), spell("rms", 0.0)) == ("0", "0", "0.00")
+
+
+def test_two_rates_are_never_spelled_alike() -> None:
+    """Rates are settings: one that is rounded names another run."""
+    rates = [1e-3, 1.2e-3, 1.25e-3, 1.3e-3, 3.1e-4, 3.125e-4]
+    assert len({spell("rate", rate) for rate in rates}) == len(rates)
+
+
+def test_numbers_stand_on_the_right_and_long_text_wraps() -> None:
+    numeric = {name for name, kind in KINDS.items() if kind.numeric}
+    assert {name for name, kind in KINDS.items() if kind.wraps} == {"text"}
+    assert numeric == KINDS.keys() - {"name", "text", "separable"}

@@ -10,7 +10,7 @@ from rich.console import Console
 from normwise.lab.comparison import Comparison
 from normwise.lab.plan import Failure, Plan, Skipped
 from normwise.report.document import Column, Command, Document, Section, Table
-from normwise.report.terminal import render, show
+from normwise.report.terminal import render, show, write
 from tests.report.comparisons import RECORDS, comparison, damaged_file, record, settings
 
 
@@ -74,7 +74,7 @@ def test_axes_that_do_not_vary_are_left_out() -> None:
 
 def test_what_all_runs_share_is_told() -> None:
     assert (
-        "All runs: layer_norm, init xavier_packed, warm-up 150, adamw, layers 12, rate 0.001"
+        "All runs: layer_norm, init xavier_packed, warm-up 150, adamw, layers 12, rate 1e-3"
         in shown(comparison(), width=120)
     )
 
@@ -106,11 +106,12 @@ def test_what_is_missing_is_told() -> None:
     lines = shown(result, width=200)
     run = "layer_norm pre_norm xavier_packed, lr 0.001, warm-up 150, depth 12, seed"
     assert "Skipped a with b: they do not fit." in lines
-    assert f"Failed: {run} 7: ArithmeticError: no such model" in lines
-    assert f"Unfinished: {run} 8" in lines
-    assert "Damaged and left out: abc.json: its checksum does not match its content" in lines
-    diverged = run.replace("pre_norm", "deep_norm")
-    assert f"Diverged: {diverged} 0: loss not finite at step 41" in lines
+    assert f"Failed: {failed.id[:8]} {run} 7: ArithmeticError: no such model" in lines
+    assert f"Unfinished: {open_.id[:8]} {run} 8" in lines
+    damaged = "Damaged: results/abc.json: its checksum does not match its content; left out"
+    assert damaged in lines
+    diverged = f"{settings('deep_norm', 0).id[:8]} {run.replace('pre_norm', 'deep_norm')} 0"
+    assert f"Diverged: {diverged}: loss not finite at step 41" in lines
 
 
 def test_of_many_faults_the_first_are_named() -> None:
@@ -123,6 +124,22 @@ def test_of_many_faults_the_first_are_named() -> None:
 def test_runs_that_two_sources_hold_differently_are_told() -> None:
     result = dataclasses.replace(comparison(), contested=["0123"])
     assert "Stored twice with different losses, the first one counts: 0123" in shown(result)
+
+
+def test_an_incomplete_comparison_fits_into_80_columns() -> None:
+    """With a column for the number of seeds and long names, no outcome is cut."""
+    runs = [record(place, seed, 3.25, init="xavier_packed" if place == "pre_norm" else "deep_norm",
+                   warmup=warmup) for place in ("pre_norm", "post_norm") for warmup in (0, 150)
+            for seed in range(3 if place == "pre_norm" else 2)]  # fmt: skip
+    lines = shown(comparison(runs))
+    assert all(len(line) <= 80 for line in lines)
+    text = "".join("".join(lines).split())
+    assert text.count("3/3") == 2 and text.count("2/2") == 2
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    lines = shown(comparison(data={"source": "a\x1b[31mb\x9b\r"}))
+    assert any("a\ufffd[31mb\ufffd\ufffd" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -138,11 +155,32 @@ def test_nothing_is_cut_at_this_width(width: int) -> None:
 def test_the_level_of_being_stuck_is_explained() -> None:
     text = " ".join(shown(comparison()))
     assert "Stuck: within 0.1 of 3.25, the loss of" in text
-    assert "95 % Student-t interval over 2 seeds, at" in text
+    assert "95 % Student-t interval over 2 seeds, without those that diverged, at" in text
+
+
+def test_the_number_of_intervals_is_told() -> None:
+    text = " ".join(shown(comparison()))
+    assert "None of the 1 intervals is widened for there being 1," in text
+
+
+def test_a_best_rate_at_the_edge_is_told() -> None:
+    runs = [record("pre_norm", seed, 2.0 + lr, lr=lr) for seed in (0, 1) for lr in (0.1, 0.2, 0.3)]
+    text = " ".join(shown(comparison(runs)))
+    assert "The best rate of 1 of 1 variants is the lowest or the highest that was tried" in text
+    inner = [record("pre_norm", s, loss, lr=lr) for s in (0, 1)
+             for lr, loss in ((0.1, 3.0), (0.2, 2.0), (0.3, 2.5))]  # fmt: skip
+    assert "best rate of" not in " ".join(shown(comparison(inner))).replace("best rate of each", "")
 
 
 def test_conditions_are_left_to_the_page() -> None:
     assert not any("x86_64" in line for line in shown(comparison()))
+
+
+def test_a_command_stays_in_one_line() -> None:
+    line = "normwise compare " + "--option value " * 20
+    console = Console(width=80, file=io.StringIO())
+    write(Document("", "", [Section("", [Command(line.strip())])]), console)
+    assert line.strip() in printed(console)
 
 
 def test_markup_in_a_name_is_text() -> None:

@@ -54,7 +54,7 @@ def compare(
     with nullcontext(watcher) if watcher else watching(missing, already) as listener:
         for failure in launch(missing, Path(settings.out), settings.workers, listener):
             store.write_failure(failure)
-    found = _of_plan(plan, store.read(), before.damaged)
+    found = _of_plan(plan.within(settings.out), store.read(), before.damaged)
     return compare_stored(store.manifest(), found)
 
 

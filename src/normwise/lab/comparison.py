@@ -38,11 +38,11 @@ class Comparison:
         ranking: which of them is lowest and what the seeds can tell; None without spread.
         profiles: stream and gradients at initialisation, one for each model.
         curves: training loss of each variant at its best rate.
-        commands: the lines that ask for these runs again.
+        plans: what was asked for, without what a wider plan asks for as well.
         skipped: pairs that make no sense.
         failed: runs that ended without a result.
         unfinished: runs that were asked for and have not ended.
-        damaged: files that were found unusable and left out.
+        damaged: files that were found unusable; a run with such a result is not `unfinished`.
         contested: ids of runs that several sources hold with different losses; the first counts.
         records: the stored runs behind all this.
     """
@@ -53,7 +53,7 @@ class Comparison:
     ranking: Ranking | None
     profiles: list[InitialProfile]
     curves: list[Curve] = field(default_factory=list)
-    commands: list[str] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     unfinished: list[RunSettings] = field(default_factory=list)
@@ -61,6 +61,14 @@ class Comparison:
     contested: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     view: ClassVar[Callable[["Comparison"], str] | None] = None
+
+    def commands(self, *, missing: bool = False) -> list[str]:
+        """The lines that ask for these runs again, or only for those that are missing."""
+        finished = {record["id"] for record in self.records}
+        return list(dict.fromkeys(
+            plan.command for plan in self.plans
+            if plan.command and not (missing and finished.issuperset(run.id for run in plan.runs))
+        ))  # fmt: skip
 
     def __repr__(self) -> str:
         return (
@@ -74,8 +82,9 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the loss curves, which stay in the run folder."""
-        content = dataclasses.asdict(dataclasses.replace(self, records=[], curves=[]))
-        del content["records"], content["curves"]
+        content = dataclasses.asdict(dataclasses.replace(self, records=[], curves=[], plans=[]))
+        del content["records"], content["curves"], content["plans"]
+        content["commands"] = self.commands()
         content["damaged"] = [
             {"path": str(item.path), "reason": item.reason} for item in self.damaged
         ]
@@ -87,14 +96,20 @@ def stored_comparison(sources: Sequence[str | Path]) -> Comparison:
     """The comparison of all runs in run folders and result files.
 
     Raises:
-        StoreError: nothing there, or runs on different texts.
+        StoreError: no source, nothing in one, or runs on different texts.
     """
+    if not sources:
+        raise StoreError(
+            "A report needs stored runs. No source was named. Pass run folders or result files."
+        )
     parts = [_contents(Path(source)) for source in sources]
     data = _one_text([text for text, _ in parts])
     contents = [part for _, part in parts]
     merged = Contents(
         records={key: r for part in reversed(contents) for key, r in part.records.items()},
-        damaged=[item for part in contents for item in part.damaged],
+        damaged=list(
+            {item.path.resolve(): item for part in contents for item in part.damaged}.values()
+        ),
         failures=[item for part in contents for item in part.failures],
         plans=[plan for part in contents for plan in part.plans],
     )
@@ -108,7 +123,8 @@ def compare_stored(data: dict[str, Any], contents: Contents) -> Comparison:
     asked = {run.id: run for plan in plans for run in plan.runs}
     records = _in_order(contents.records, asked)
     lost = {failure.run.id: failure for failure in contents.failures}
-    known = {*contents.records, *lost, *(item.path.stem for item in contents.damaged)}
+    damaged = [_named(item, asked) for item in contents.damaged]
+    known = {*contents.records, *lost, *(item.run.id for item in damaged if item.run)}
     variants = summarize(records, data["unigram_loss"])
     different = varying(records)
     common = records[0]["settings"] if records else {}
@@ -123,13 +139,18 @@ def compare_stored(data: dict[str, Any], contents: Contents) -> Comparison:
             if runs[0]["initial"]["stream"]
         ],
         curves=loss_curves(records, variants),
-        commands=list(dict.fromkeys(plan.command for plan in plans if plan.command)),
+        plans=plans,
         skipped=list(dict.fromkeys(item for plan in plans for item in plan.skipped)),
         failed=[failure for key, failure in lost.items() if key not in contents.records],
         unfinished=[run for key, run in asked.items() if key not in known],
-        damaged=contents.damaged,
+        damaged=damaged,
         records=records,
     )
+
+
+def _named(item: Damaged, asked: dict[str, RunSettings]) -> Damaged:
+    """The file with the run that is lost with it, which its name tells."""
+    return dataclasses.replace(item, run=asked.get(item.path.stem) if item.is_result else None)
 
 
 def _contents(source: Path) -> tuple[dict[str, Any], Contents]:
@@ -141,7 +162,9 @@ def _contents(source: Path) -> tuple[dict[str, Any], Contents]:
                 f"A run folder must hold results. {source} holds none. "
                 f"Pass a folder that normwise compare wrote, or result files from one."
             )
-        return store.manifest(), store.read()
+        found = store.read()
+        plans = [plan.within(source) for plan in found.plans]
+        return store.manifest(), dataclasses.replace(found, plans=plans)
     try:
         record = read_result(source)
     except StoreError as error:

@@ -6,7 +6,9 @@ Imports nothing heavy: a stored comparison is read without torch.
 import dataclasses
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from normwise.lab.settings import RunSettings, SharedSettings
@@ -37,7 +39,7 @@ class Plan:
     Args:
         runs: every point of the grid that makes sense.
         skipped: the others.
-        command: what a user types to ask for it again; None where the text was Python's own object.
+        command: what a user types to ask for it again; None where the text was a Python object.
     """
 
     runs: tuple[RunSettings, ...]
@@ -49,6 +51,11 @@ class Plan:
         """Hash of what is asked for, however it was typed."""
         asked = [run.id for run in self.runs], [dataclasses.asdict(item) for item in self.skipped]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+    def within(self, folder: str | Path) -> "Plan":
+        """The plan with a command that goes on in this run folder."""
+        command = self.command and f"{self.command} --out {shlex.quote(str(folder))}"
+        return dataclasses.replace(self, command=command)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what all runs have in common is written once."""
@@ -64,7 +71,9 @@ class Plan:
     def from_json(cls, content: dict[str, Any]) -> "Plan":
         """A plan back from its file."""
         return cls(
-            runs=tuple(RunSettings(**content["shared"], **run) for run in content["runs"]),
+            runs=tuple(
+                RunSettings.from_json({**content["shared"], **run}) for run in content["runs"]
+            ),
             skipped=tuple(Skipped(**item) for item in content["skipped"]),
             command=content["command"],
         )

@@ -15,13 +15,13 @@ class Difference:
         mean: over the seeds that both have.
         half_width: of its 95 % Student-t interval; None with fewer than two such seeds.
         seeds: their number.
-        separable: the interval lies above 0.
+        separable: the interval lies above 0; None where there is no interval.
     """
 
     mean: float
     half_width: float | None
     seeds: int
-    separable: bool
+    separable: bool | None
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Ranking:
     """Who is lowest, and by how much.
 
     Args:
-        lowest: index of the variant with the lowest mean loss among those with at least two
-            seeds of which none diverged.
+        lowest: index of the variant with the lowest mean loss among those of which no seed
+            diverged.
         differences: for each variant; None for the lowest itself, for one with a diverged seed
             and for one that shares no seed with it.
     """
@@ -45,17 +45,20 @@ class Ranking:
 
 
 def rank(variants: Sequence[VariantSummary]) -> Ranking | None:
-    """None where no variant has two finished seeds and none diverged: without spread, no ranking.
+    """None where a variant has fewer than two seeds, or every variant has a diverged one.
+
+    Without spread there is no ranking, and a mean over one seed may be lower than all others.
 
     The rate of each variant was chosen on the same losses, and the intervals are not widened for
     their number, so a difference at the edge of its interval deserves more seeds.
     """
+    rates = [variant.best for variant in variants]
     means = {
-        index: best.mean
-        for index, best in enumerate(variant.best for variant in variants)
-        if best.mean is not None and len(best.losses) >= 2 and not best.diverged
+        index: rate.mean
+        for index, rate in enumerate(rates)
+        if rate.mean is not None and not rate.diverged
     }
-    if not means:
+    if not means or any(len(rates[index].losses) < 2 for index in means):
         return None
     lowest = min(means, key=lambda index: means[index])
     return Ranking(
@@ -79,5 +82,5 @@ def _difference(rate: RateSummary, lowest: RateSummary) -> Difference | None:
         mean=average,
         half_width=half_width,
         seeds=len(differences),
-        separable=half_width is not None and average > half_width,
+        separable=None if half_width is None else average > half_width,
     )

@@ -132,17 +132,18 @@ class CompareSettings(SharedSettings):
 
     @property
     def command(self) -> str | None:
-        """The line that asks for this comparison, None where the text is no file or name.
+        """The line that asks for this comparison, without its run folder, which may be moved; None
+        where the text is no file or name.
 
-        >>> CompareSettings(lr=(1e-3, 4e-3), bias=True, out="runs/two rates").command
-        "normwise compare --bias --lr 0.001,0.004 --out 'runs/two rates'"
+        >>> CompareSettings(lr=(1e-3, 4e-3), bias=True, data="my notes.txt").command
+        "normwise compare --bias --lr 0.001,0.004 --data 'my notes.txt'"
         """
         if not isinstance(self.data, str | Path | None):
             return None
         changed = (
             (field.name.replace("_", "-"), getattr(self, field.name))
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
+            if getattr(self, field.name) != field.default and field.name != "out"
         )
         words = (word for name, value in changed for word in _option(name, value))
         return shlex.join(["normwise", "compare", *words])

@@ -31,14 +31,24 @@ Record = dict[str, Any]
 Kind = TypeVar("Kind")
 # Of a result file. A change of what a record holds raises it, and older results are made again.
 FORMAT = 1
+MANIFEST = {
+    "source": str, "sha256": str, "tokenizer": str, "tokens": int, "vocab_size": int,
+    "unigram_loss": float, "collision": float,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """A file that cannot be used, and why."""
+    """A file that cannot be used, and why; of a result file also the run, where a plan knows it."""
 
     path: Path
     reason: str
+    run: RunSettings | None = None
+
+    @property
+    def is_result(self) -> bool:
+        """Whether a run is lost with it, and no plan or note of a failure."""
+        return self.path.parent.name == "results"
 
 
 @dataclass(frozen=True)
@@ -97,8 +107,23 @@ class Store:
                 )
 
     def manifest(self) -> Record:
-        """What the text is: source, sha256, tokens, unigram level."""
-        return _read_json(self.folder / "manifest.json")
+        """What the text is: source, sha256, tokens, unigram level.
+
+        Raises:
+            StoreError: the file is not there or not whole.
+        """
+        path = self.folder / "manifest.json"
+        try:
+            content = _read_json(path)
+            for name, kind in MANIFEST.items():
+                if not isinstance(content.get(name), kind):
+                    raise StoreError(f"{name} is {content.get(name)!r}")
+        except StoreError as error:
+            raise StoreError(
+                f"The manifest of a run folder must be whole. In {path} {error}. "
+                f"Name another folder, or restore the file."
+            ) from error
+        return content
 
     def corpus(self) -> Corpus:
         """The data, mapped from disk."""
@@ -131,11 +156,10 @@ class Store:
         records = _each(self.results, read_result, damaged)
         failures = _each(self.folder / "failures", _read_failure, damaged)
         plans = _each(self.folder / "plans", _read_plan, damaged)
-        finished = {record["id"] for record in records}
         return Contents(
             records={record["id"]: record for record in records},
             damaged=damaged,
-            failures=[failure for failure in failures if failure.run.id not in finished],
+            failures=failures,
             plans=sorted(plans, key=lambda plan: -len(plan.runs)),
         )
 
@@ -161,11 +185,17 @@ def read_result(path: Path) -> Record:
 
 def _read_failure(path: Path) -> Failure:
     content = _read_json(path)
-    return Failure(RunSettings.from_json(content["settings"]), content["reason"])
+    if not isinstance(content["reason"], str):
+        raise StoreError("its reason is no text")
+    failure = Failure(RunSettings.from_json(content["settings"]), content["reason"])
+    hash(failure)
+    return failure
 
 
 def _read_plan(path: Path) -> Plan:
-    return Plan.from_json(_read_json(path))
+    plan = Plan.from_json(_read_json(path))
+    hash(plan)
+    return plan
 
 
 def _each(folder: Path, read: Callable[[Path], Kind], damaged: list[Damaged]) -> list[Kind]:
@@ -176,7 +206,7 @@ def _each(folder: Path, read: Callable[[Path], Kind], damaged: list[Damaged]) ->
             found.append(read(path))
         except (StoreError, SettingError) as error:
             damaged.append(Damaged(path, str(error)))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             damaged.append(Damaged(path, f"it was not written by this version: {error}"))
     return found
 
@@ -189,9 +219,9 @@ def _read_json(path: Path) -> Record:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+        raise StoreError(f"it cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise StoreError(f"{path} cannot be read: it is not an object")
+        raise StoreError("it cannot be read: it is not an object")
     return content
 
 

@@ -57,7 +57,7 @@ class VariantSummary:
 
     Args:
         axes: its place on the grid.
-        best: the rate with the fewest diverged seeds and then the lowest mean loss.
+        best: the rate with the most seeds, then the fewest diverged, then the lowest mean loss.
         rates: all its rates, in ascending order.
         parameters: of the model.
         tokens_per_second: median over its runs, in training.
@@ -99,16 +99,17 @@ class Curve:
 
     Args:
         steps: middle of the steps that a point stands for.
-        mean: over the seeds that came so far.
+        mean: over the seeds that came so far; those that diverged before are not in it.
         low, high: the lowest and the highest of them.
-        diverged: steps at which a seed's loss was not finite.
+        diverged: the step at which a seed's loss was not finite, and its last finite loss, for
+            each such seed.
     """
 
     steps: list[float]
     mean: list[float]
     low: list[float]
     high: list[float]
-    diverged: list[int]
+    diverged: list[tuple[int, float | None]]
 
 
 def summarize(records: Sequence[Record], unigram_loss: float) -> list[VariantSummary]:
@@ -177,7 +178,7 @@ def _variant(axes: Axes, runs: list[Record], unigram_loss: float) -> VariantSumm
         _rate(float(key["lr"]), at_rate, unigram_loss) for key, at_rate in group(runs, ("lr",))
     ]
     rates.sort(key=lambda rate: rate.lr)
-    best = min(rates, key=lambda rate: (len(rate.diverged), rate.mean or math.inf))
+    best = min(rates, key=_preference)
     return VariantSummary(
         axes=axes,
         best=best,
@@ -187,6 +188,12 @@ def _variant(axes: Axes, runs: list[Record], unigram_loss: float) -> VariantSumm
         peak_memory_bytes=max(run["peak_memory_bytes"] for run in runs),
         seeds=len(best.losses),
     )
+
+
+def _preference(rate: RateSummary) -> tuple[int, int, float]:
+    """More seeds first, so that a rate that has just begun is not compared with a whole one."""
+    loss = math.inf if rate.mean is None else rate.mean
+    return -len(rate.losses), len(rate.diverged), loss
 
 
 def _rate(lr: float, runs: list[Record], unigram_loss: float) -> RateSummary:
@@ -219,5 +226,9 @@ def _curve(runs: Sequence[Record]) -> Curve:
         mean=[statistics.fmean(values) for values in points],
         low=[min(values) for values in points],
         high=[max(values) for values in points],
-        diverged=[run["diverged_at"] for run in runs if run["diverged_at"]],
+        diverged=[
+            (run["diverged_at"], run["train_loss"][-1] if run["train_loss"] else None)
+            for run in runs
+            if run["diverged_at"]
+        ],
     )

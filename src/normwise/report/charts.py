@@ -20,6 +20,7 @@ Layers: TypeAlias = Mapping[str, alt.Chart | alt.LayerChart]
 COLOURS = (
     "#2f86c9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f8f8f", "#a08700",
 )  # fmt: skip
+SCHEME = "turbo"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4])
 CROSS: Spec = {"shape": "cross", "angle": 45, "size": 90, "filled": True, "opacity": 1}
 LINE: Spec = {"strokeWidth": 1.75}
@@ -90,6 +91,9 @@ def _curves(figure: Figure) -> Layers:
         "diverged": base.mark_point(**CROSS).encode(
             y=_up("diverged"), tooltip=_tooltip("label", "step")
         ),
+        "lost": _only(base, "lost")
+        .mark_point(**CROSS)
+        .encode(y=alt.value(6), tooltip=_tooltip("label", "step")),
     }
 
 
@@ -183,13 +187,14 @@ def _dash(figure: Figure) -> alt.StrokeDash:
 
 
 def _channel(values: Legend | None, looks: Sequence[Any], *, legend: bool = True) -> Spec:
-    """Scale and legend of a channel; the looks begin again where there are more values."""
+    """Scale and legend of a channel; a continuous scheme where there are more values than looks."""
     if values is None or len(values.values) < 2:
         return {"legend": None}
-    repeated = [looks[i % len(looks)] for i in range(len(values.values))]
+    count = len(values.values)
+    look = {"range": list(looks[:count])} if count <= len(looks) else {"scheme": SCHEME}
     columns = alt.ExprRef(f"width < {NARROW} ? 2 : 6")
     return {
-        "scale": alt.Scale(domain=values.values, range=repeated),
+        "scale": alt.Scale(domain=values.values, **look),
         "legend": alt.Legend(title=values.title, columns=columns) if legend else None,
     }
 

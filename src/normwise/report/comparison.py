@@ -7,7 +7,7 @@ from typing import Any
 from normwise.lab.comparison import Comparison
 from normwise.lab.progress import describe_run
 from normwise.lab.settings import RunSettings
-from normwise.lab.store import Record
+from normwise.lab.store import Damaged, Record
 from normwise.lab.summary import VARIANT_AXES
 from normwise.report.document import Block, Column, Command, Document, Note, Section, Table
 from normwise.report.losses import loss_figures, loss_notes, loss_table
@@ -16,6 +16,7 @@ from normwise.report.signal import signal_blocks
 from normwise.report.verdict import verdict
 
 FAULTS_SHOWN = 10
+ID_SHOWN = 8
 
 
 def document(comparison: Comparison) -> Document:
@@ -67,13 +68,13 @@ def _faults(comparison: Comparison) -> list[Block]:
     """Diverged, failed, unfinished, damaged and contested runs, each by name."""
     kinds: list[tuple[str, list[str]]] = [
         ("Diverged", [
-            f"{describe_run(RunSettings.from_json(record['settings']))}: "
+            f"{named(RunSettings.from_json(record['settings']))}: "
             f"loss not finite at step {record['diverged_at']}"
             for record in comparison.records if record["diverged_at"]
         ]),
-        ("Failed", [f"{describe_run(f.run)}: {f.reason.strip()}" for f in comparison.failed]),
-        ("Unfinished", [describe_run(run) for run in comparison.unfinished]),
-        ("Damaged and left out", [f"{d.path.name}: {d.reason}" for d in comparison.damaged]),
+        ("Failed", [f"{named(f.run)}: {f.reason.strip()}" for f in comparison.failed]),
+        ("Unfinished", [named(run) for run in comparison.unfinished]),
+        ("Damaged", [_damage(item, comparison.records) for item in comparison.damaged]),
         ("Stored twice with different losses, the first one counts", comparison.contested),
     ]  # fmt: skip
     return [
@@ -84,6 +85,22 @@ def _faults(comparison: Comparison) -> list[Block]:
             *([f"{kind}: {len(lines) - FAULTS_SHOWN} more"] if len(lines) > FAULTS_SHOWN else []),
         ]
     ]
+
+
+def named(run: RunSettings) -> str:
+    """A run in a few words, and the beginning of its id, which tells it from all others."""
+    return f"{run.id[:ID_SHOWN]} {describe_run(run)}"
+
+
+def _damage(item: Damaged, records: Sequence[Record]) -> str:
+    """What is wrong with a file, and what is lost with it."""
+    if not item.is_result:
+        lost = "what it asked for is not known"
+    elif any(record["id"] == item.path.stem for record in records):
+        lost = "its run has been made again"
+    else:
+        lost = f"left out, {named(item.run)}" if item.run else "left out"
+    return f"{item.path.parent.name}/{item.path.name}: {item.reason}; {lost}"
 
 
 def _costs(comparison: Comparison) -> Table:
@@ -108,10 +125,9 @@ def _conditions(comparison: Comparison) -> list[Block]:
     if comparison.settings:
         rows.append(("common settings", _settings(comparison.settings)))
     table = Table("conditions", [Column("what"), Column("value", "text")], [*rows])
-    if not comparison.commands:
+    if not comparison.commands():
         return [table]
-    again = map(Command, comparison.commands)
-    return [table, Note("To run it again, or to go on:"), *again]
+    return [table, Note("To run it again, or to go on:"), *map(Command, comparison.commands())]
 
 
 def _data_rows(data: dict[str, Any]) -> list[tuple[str, str]]:

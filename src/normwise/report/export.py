@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,12 +52,20 @@ def comma_separated(table: Table) -> str:
     )
     for row in table.rows:
         cells = zip(row, spreads, strict=True)
-        writer.writerow(value for cell, two in cells for value in (_pair(cell) if two else [cell]))
+        writer.writerow(
+            value for cell, two in cells for value in (_pair(cell) if two else [_plain(cell)])
+        )
     return file.getvalue()
 
 
 def _pair(cell: Spread | None) -> list[float | None]:
     return [None, None] if cell is None else [cell.mean, cell.half_width]
+
+
+def _plain(cell: object) -> object:
+    """A text that a spreadsheet would read as a formula gets the sign that keeps it text."""
+    formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@"))
+    return f"'{cell}" if formula else cell
 
 
 def markdown(table: Table) -> str:
@@ -71,7 +80,5 @@ def markdown(table: Table) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that ends no cell, starts no line and is no HTML."""
-    for sign, written in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("\n", " ")):
-        text = text.replace(sign, written)
-    return text
+    """Text that ends no cell, starts no line, and is neither markup nor a link."""
+    return re.sub(r"([\\|`*\[\]<&])", r"\\\1", re.sub(r"\s", " ", text))

@@ -69,27 +69,36 @@ def _outcome(variant: VariantSummary) -> str:
 
 
 def loss_notes(comparison: Comparison) -> list[Block]:
-    seeds = sorted({variant.seeds for variant in comparison.variants})
-    counts = "1 seed" if seeds == [1] else f"{' to '.join(map(str, seeds))} seeds"
+    """What the columns mean, and what the numbers cannot say."""
+    variants = comparison.variants
+    seeds = [variant.seeds for variant in variants]
+    counts = " to ".join(str(count) for count in sorted({min(seeds), max(seeds)}))
+    counted = "1 seed" if counts == "1" else f"{counts} seeds"
     level = comparison.data["unigram_loss"]
-    notes: list[Block] = [
-        Note(
-            f"Loss: validation, nats a token, mean \u00b1 half the {INTERVAL} over {counts}, "
-            f"at the best rate of each variant. Stuck: within {STUCK_WITHIN} of "
-            f"{level:.2f}, the loss of a model that knows only how frequent each token is. "
-            f"Untrained: above that."
-        )
+    lost = ", without those that diverged" if any(v.best.diverged for v in variants) else ""
+    texts = [
+        f"Loss: validation, nats a token, mean \u00b1 half the {INTERVAL} over {counted}{lost}, "
+        f"at the best rate of each variant. Stuck: within {STUCK_WITHIN} of {level:.2f}, the loss "
+        f"of a model that knows only how frequent each token is. Untrained: above that."
     ]
-    if comparison.ranking and len(comparison.variants) > 1:
-        notes.append(
-            Note(
-                f"Above lowest: difference from the variant with the lowest mean, paired by seed, "
-                f"with its own {INTERVAL}. Apart: that interval lies above 0. The rates were "
-                f"chosen on the same losses, and no interval is widened for their number."
-            )
+    compared = (
+        sum(d is not None for d in comparison.ranking.differences) if comparison.ranking else 0
+    )
+    if compared:
+        texts.append(
+            f"Above lowest: difference from the variant with the lowest mean, paired by seed, with "
+            f"its own {INTERVAL}. Apart: that interval lies above 0. None of the {compared} "
+            f"intervals is widened for there being {compared}, nor for rates that were chosen on "
+            f"the same losses."
         )
-    notes += [Note(f"Skipped {item.what}: {item.reason}.") for item in comparison.skipped]
-    return notes
+    edge = sum(len(v.rates) > 1 and v.best.lr in (v.rates[0].lr, v.rates[-1].lr) for v in variants)
+    if edge:
+        texts.append(
+            f"The best rate of {edge} of {len(variants)} variants is the lowest or the highest "
+            f"that was tried: a better one may lie beyond."
+        )
+    texts += [f"Skipped {item.what}: {item.reason}." for item in comparison.skipped]
+    return [*map(Note, texts)]
 
 
 def loss_figures(comparison: Comparison) -> list[Block]:
@@ -106,9 +115,10 @@ def loss_figures(comparison: Comparison) -> list[Block]:
     return [
         *naming.figures(
             "curves", "Training loss by step", curves, level=level,
-            caption=f"Line: mean over seeds, at each variant's best rate. Band: from the lowest "
-            f"seed to the highest. Dotted: {level:.2f}, from token frequencies alone. "
-            f"Cross: a seed diverged.{limited}",
+            caption=f"Line: mean over the seeds still running, at each variant's best rate. Band: "
+            f"from the lowest seed to the highest. Dotted: {level:.2f}, from token frequencies "
+            f"alone. "
+            f"Cross: a seed diverged, at its last finite loss.{limited}",
         ),
         *naming.figures(
             *(("rates", "Validation loss by learning rate") if several
@@ -133,8 +143,11 @@ def _curve_rows(curve: Curve) -> list[dict[str, Any]]:
             curve.steps, curve.mean, curve.low, curve.high, strict=True
         )
     ]
-    height = curve.mean[-1] if curve.mean else None
-    return [*rows, *({"step": step, "diverged": height} for step in curve.diverged)]
+    crosses = (
+        {"step": step, "lost": True} if loss is None else {"step": step, "diverged": loss}
+        for step, loss in curve.diverged
+    )
+    return [*rows, *crosses]
 
 
 def _final_rows(variant: VariantSummary) -> list[dict[str, Any]]:

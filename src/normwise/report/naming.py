@@ -4,10 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from normwise.report.document import Figure, Legend
+from normwise.report.spelling import rate
 
 AXIS_TITLES = {"warmup": "warm-up", "depth": "layers", "lr": "rate"}
 # Values of these say by themselves what they are.
 SPEAKING = ("placement", "norm", "optimizer")
+# More dashes than these no reader tells apart.
+DASHES_AT_MOST = 5
 
 
 def axis_title(axis: str) -> str:
@@ -53,8 +56,9 @@ class Naming:
     def __init__(self, points: Sequence[dict[str, Any]]) -> None:
         self.axes = telling(points)
         by_size = sorted(self.axes, key=lambda axis: -len(_values(points, axis)))
-        self._colour, self._dash = by_size[0], by_size[1] if len(by_size) > 1 else None
-        self._panel = by_size[2:]
+        dashed = [axis for axis in by_size[1:] if len(_values(points, axis)) <= DASHES_AT_MOST]
+        self._colour, self._dash = by_size[0], dashed[0] if dashed else None
+        self._panel = [axis for axis in by_size[1:] if axis != self._dash]
         self.colour = Legend(axis_title(self._colour), _values(points, self._colour))
         self.dash = Legend(axis_title(self._dash), _values(points, self._dash)) \
             if self._dash else None  # fmt: skip
@@ -102,5 +106,7 @@ def _values(points: Sequence[dict[str, Any]], axis: str) -> list[str]:
     return list(dict.fromkeys(str(point[axis]) for point in points))
 
 
-def _phrase(axis: str, value: object) -> str:
-    return str(value) if axis in SPEAKING else f"{axis_title(axis)} {value}"
+def _phrase(axis: str, value: Any) -> str:
+    if axis in SPEAKING:
+        return str(value)
+    return f"{axis_title(axis)} {rate(float(value)) if axis == 'lr' else value}"

@@ -7,18 +7,17 @@ from normwise.errors import StoreError
 from normwise.lab.comparison import Comparison
 from normwise.lab.settings import RunSettings
 from normwise.lab.store import Record
+from normwise.report.comparison import ID_SHOWN
 from normwise.report.document import Block, Column, Command, Document, Note, Section, Table
 from normwise.report.naming import axis_title, varying
 from normwise.report.spelling import spell
 
-ID_SHOWN = 8
-
 
 def run_list(comparison: Comparison) -> Document:
-    """Every run that was asked for, a row each."""
+    """Every run that is known, a row each."""
     found = _states(comparison)
     if not found:
-        return Document("Runs", "No run was asked for here.")
+        return Document("Runs", "No run is known here.")
     points = [vars(run) for run, _ in found]
     axes = [axis for axis in varying(points) if axis != "seed"]
     table = Table(
@@ -39,22 +38,31 @@ def run_status(comparison: Comparison) -> Document:
     """How many runs are there, why others are not, and how to go on."""
     blocks: list[Block] = [
         *(Note(f"{run.id[:ID_SHOWN]} {state}", alert=True)
-          for run, state in _states(comparison) if not state.startswith("loss")),
-        *(Note(f"{item.path.name} is damaged: {item.reason}", alert=True)
+          for run, state in _states(comparison) if not state.startswith(("loss", "damaged"))),
+        *(Note(f"{item.path.parent.name}/{item.path.name} is damaged: {item.reason}", alert=True)
           for item in comparison.damaged),
     ]  # fmt: skip
-    if comparison.unfinished or comparison.failed or comparison.damaged:
-        blocks += [Note("To go on:"), *map(Command, comparison.commands)]
+    commands = comparison.commands(missing=True)
+    if commands:
+        blocks += [Note("To go on:"), *map(Command, commands)]
+    elif comparison.unfinished or comparison.failed or comparison.damaged:
+        blocks.append(Note("No command is known that goes on. Ask again as it was asked first."))
     return Document("Status", _counts(comparison), [Section("", blocks)])
 
 
 def run_details(comparison: Comparison, name: str) -> Document:
-    """One finished run: its outcome, its settings, its conditions.
+    """One run: its outcome, its settings, its conditions; of a failed one, the whole reason.
 
     Raises:
         StoreError: no run's id begins so, or several do.
     """
-    record = _one(comparison.records, name)
+    failed = {item.run.id: item for item in comparison.failed}
+    known = {record["id"]: record for record in comparison.records}
+    run_id = _one([*known, *failed], name)
+    if run_id in failed:
+        reason = Note(failed[run_id].reason.strip(), alert=True)
+        return Document(f"Run {run_id}", f"{run_id}: failed", [Section("", [reason])])
+    record = known[run_id]
     state = _outcome(record)
     rows: list[tuple[Any, ...]] = [
         *((axis_title(key), str(value)) for key, value in record["settings"].items()),
@@ -67,13 +75,13 @@ def run_details(comparison: Comparison, name: str) -> Document:
     return Document(f"Run {record['id']}", f"{record['id']}: {state}", [Section("", [table])])
 
 
-def _one(records: Sequence[Record], name: str) -> Record:
-    found = [record for record in records if record["id"].startswith(name)]
+def _one(ids: Sequence[str], name: str) -> str:
+    found = [run_id for run_id in ids if run_id.startswith(name)]
     if len(found) != 1:
-        known = ", ".join(record["id"][:ID_SHOWN] for record in records)
+        known = ", ".join(run_id[:ID_SHOWN] for run_id in ids)
         count = "no run" if not found else f"{len(found)} runs"
         raise StoreError(
-            f"RUN must be the beginning of one finished run's id. {name} begins {count}. "
+            f"RUN must be the beginning of one ended run's id. {name!r} begins {count}. "
             f"Known: {known or 'none'}."
         )
     return found[0]
@@ -81,10 +89,16 @@ def _one(records: Sequence[Record], name: str) -> Record:
 
 def _states(comparison: Comparison) -> list[tuple[RunSettings, str]]:
     """Every run with how it stands."""
+    finished = {record["id"] for record in comparison.records}
     return [
         *((RunSettings.from_json(r["settings"]), _outcome(r)) for r in comparison.records),
         *((item.run, f"failed: {_last_line(item.reason)}") for item in comparison.failed),
         *((run, "unfinished") for run in comparison.unfinished),
+        *(
+            (item.run, "damaged")
+            for item in comparison.damaged
+            if item.run and item.run.id not in finished
+        ),
     ]
 
 
@@ -96,7 +110,7 @@ def _outcome(record: Record) -> str:
 
 def _last_line(reason: str) -> str:
     """Of a traceback, what it ends with."""
-    return reason.strip().splitlines()[-1]
+    return (reason.strip() or "no reason given").splitlines()[-1]
 
 
 def _counts(comparison: Comparison) -> str:

@@ -18,20 +18,18 @@ Profile = Sequence[float | None]
 
 def signal_blocks(comparison: Comparison) -> list[Block]:
     """Stream and gradient, each as a figure and a table of five depths."""
-    variants = [comparison.variants[index].axes for index in shown_variants(comparison.variants)]
-    profiles = [
-        profile for profile in comparison.profiles
-        if any(profile.axes.items() <= axes.items() for axes in variants)
-    ]  # fmt: skip
+    profiles = comparison.profiles
+    shown = _shown(comparison)
     naming = Naming([profile.axes for profile in profiles])
-    predicted = any(profile.predicted is not None for profile in profiles)
+    predicted = any(profile.predicted is not None for profile in shown)
     line = " Broad pale line: predicted by theory." if predicted else ""
-    streams = [(p.axes, _points(p.stream, p.predicted)) for p in profiles]
-    gradients = [(p.axes, _points(p.stream_gradient, None)) for p in profiles]
+    some = f" {len(shown)} of {len(profiles)} models, those of the lowest losses."
+    limited = some if len(shown) < len(profiles) else ""
     return [
         *naming.figures(
-            "stream", "RMS of the stream by depth", streams,
-            caption=f"On one batch before the first step, mean over seeds.{line}",
+            "stream", "RMS of the stream by depth",
+            [(p.axes, _points(p.stream, p.predicted)) for p in shown],
+            caption=f"On one batch before the first step, mean over seeds.{line}{limited}",
         ),
         _depth_table("stream", "rms", "RMS of the stream", [
             (profile, what, values)
@@ -40,12 +38,22 @@ def signal_blocks(comparison: Comparison) -> list[Block]:
             if values is not None
         ]),
         *naming.figures(
-            "gradient", "RMS of the gradient with respect to the stream by depth", gradients,
-            caption="Of the loss, on the same batch.",
+            "gradient", "RMS of the gradient with respect to the stream by depth",
+            [(p.axes, _points(p.stream_gradient, None)) for p in shown],
+            caption=f"Of the loss, on the same batch.{limited}",
         ),
         _depth_table("gradient", "gradient", "RMS of the gradient with respect to the stream", [
             (profile, "measured", profile.stream_gradient) for profile in profiles
         ]),
+    ]  # fmt: skip
+
+
+def _shown(comparison: Comparison) -> list[InitialProfile]:
+    """The models of the variants whose curves are shown."""
+    variants = [comparison.variants[index].axes for index in shown_variants(comparison.variants)]
+    return [
+        profile for profile in comparison.profiles
+        if any(profile.axes.items() <= axes.items() for axes in variants)
     ]  # fmt: skip
 
 

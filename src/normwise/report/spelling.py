@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from normwise.report.document import Spread
@@ -35,8 +36,11 @@ def exponent(number: float) -> str:
 
 
 def rate(lr: float) -> str:
-    """A learning rate: 1e-3, 0.02."""
-    return exponent(lr) if lr < 0.01 else f"{lr:g}"
+    """A learning rate, not rounded, since it names a run: 1e-3, 1.25e-3, 0.02."""
+    if lr >= 0.01:
+        return repr(lr)
+    digits, power = f"{Decimal(repr(lr)):e}".split("e")
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}e{int(power)}"
 
 
 def short(number: float) -> str:

@@ -36,37 +36,43 @@ def _caveat(variant: VariantSummary) -> str:
 
 def _told(ranking: Ranking, variants: Sequence[VariantSummary], names: Sequence[str]) -> str:
     """Whether the seeds tell the lowest from the others, which all had their chance."""
-    seeds = len(variants[ranking.lowest].best.losses)
     others = len(variants) - 1
-    paired = sum(difference is not None for difference in ranking.differences)
-    if not paired:
-        return "and no other variant finished every seed"
+    pairs = sorted({found.seeds for found in ranking.differences if found is not None})
+    if not pairs:
+        return "and no other variant has a seed to pair with its own"
+    seeds = (
+        f"{pairs[0]} to {pairs[-1]} paired seeds" if len(pairs) > 1 else f"{pairs[0]} paired seeds"
+    )
     if not ranking.tied:
-        return f"and {seeds} seeds tell it from {_all_of(paired, others)}"
+        return f"and {seeds} tell it from {_all_of(ranking, others)}"
     tied = [names[index] for index in ranking.tied]
     more = f" and {len(tied) - NAMES_SHOWN} more" if len(tied) > NAMES_SHOWN else ""
     return (
-        f"but {seeds} seeds do not tell it from {len(tied)} of {others} others: "
+        f"but {seeds} do not tell it from {len(tied)} of {others} others: "
         f"{'; '.join(tied[:NAMES_SHOWN])}{more}"
     )
 
 
-def _all_of(paired: int, others: int) -> str:
-    if paired == others:
-        return "every other variant" if others > 1 else "the other variant"
-    return f"the {paired} of {others} others that finished every seed"
+def _all_of(ranking: Ranking, others: int) -> str:
+    paired = sum(difference is not None for difference in ranking.differences)
+    if paired < others:
+        return f"the {paired} of {others} others that can be paired with it"
+    return "every other variant, each taken by itself" if others > 1 else "the other variant"
 
 
 def _unranked(variants: Sequence[VariantSummary], names: Sequence[str]) -> str:
-    means = {i: v.best.mean for i, v in enumerate(variants) if v.best.mean is not None}
-    if not means:
+    """Why nobody is ranked: all diverged, or too few seeds."""
+    if all(variant.best.mean is None for variant in variants):
         return "Every variant diverged in every seed."
-    if max(len(variant.best.losses) for variant in variants) >= 2:
-        return "No variant has two seeds of which none diverged: there is nothing to rank."
-    lowest = min(means, key=lambda index: means[index])
+    whole = [i for i, variant in enumerate(variants) if not variant.best.diverged]
+    if not whole:
+        return "In every variant a seed diverged: there is nothing to rank."
+    lowest = min(whole, key=lambda index: variants[index].best.mean or 0.0)
+    single = sum(len(variants[index].best.losses) < 2 for index in whole)
     return (
-        f"One seed a variant allows no ranking; the lowest loss, {means[lowest]:.3f}, is that of "
-        f"{names[lowest]} at rate {rate(variants[lowest].best.lr)}. More seeds: --seeds 3."
+        f"{single} of {len(variants)} variants {'have' if single > 1 else 'has'} one seed only, "
+        f"which allows no ranking; the lowest loss so far, {variants[lowest].best.mean:.3f}, is "
+        f"that of {names[lowest]} at rate {rate(variants[lowest].best.lr)}."
     )
 
 

@@ -6,7 +6,7 @@ import click
 
 PATH = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
-OUT = "The page; by default page.html in the run folder, or here for several."
+OUT = "The page; by default page.html in the one run folder, else in the current folder."
 EXPORT = "Folder for the charts as PNG and SVG, the tables as CSV and Markdown."
 
 
@@ -28,8 +28,8 @@ def report(*, sources: tuple[Path, ...], out: Path | None, export: Path | None) 
     comparison = stored_comparison(sources)
     folder = sources[0] if len(sources) == 1 and sources[0].is_dir() else Path()
     page = out or folder / "page.html"
-    write_page(comparison, page)
-    click.echo(f"Page: {page}")
     if export is not None:
         files = write_files(document(comparison), export)
         click.echo(f"Exported: {len(files)} files to {export}")
+    write_page(comparison, page)
+    click.echo(f"Page: {page}")

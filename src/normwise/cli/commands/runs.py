@@ -18,26 +18,22 @@ def runs() -> None:
 @FOLDER
 def list_runs(folder: Path) -> None:
     """Show every run and how it ended."""
-    from rich.console import Console
-
     from normwise.lab.comparison import stored_comparison
     from normwise.report.runs import run_list
-    from normwise.report.terminal import render
+    from normwise.report.terminal import write
 
-    Console().print(render(run_list(stored_comparison([folder]))))
+    write(run_list(stored_comparison([folder])))
 
 
 @runs.command("status")
 @FOLDER
 def status(folder: Path) -> None:
     """Show what is missing, why, and the command that goes on."""
-    from rich.console import Console
-
     from normwise.lab.comparison import stored_comparison
     from normwise.report.runs import run_status
-    from normwise.report.terminal import render
+    from normwise.report.terminal import write
 
-    Console().print(render(run_status(stored_comparison([folder]))))
+    write(run_status(stored_comparison([folder])))
 
 
 @runs.command("show")
@@ -45,13 +41,10 @@ def status(folder: Path) -> None:
 @click.argument("run", required=False)
 def show_runs(folder: Path, run: str | None) -> None:
     """Show the comparison of all runs, or one RUN by the beginning of its id."""
-    from rich.console import Console
-
     from normwise.lab.comparison import stored_comparison
     from normwise.report.comparison import document
     from normwise.report.runs import run_details
-    from normwise.report.terminal import render
+    from normwise.report.terminal import write
 
     comparison = stored_comparison([folder])
-    shown = document(comparison) if run is None else run_details(comparison, run)
-    Console().print(render(shown))
+    write(document(comparison) if run is None else run_details(comparison, run))
