@@ -333,8 +333,17 @@ def test_a_damaged_file_is_one_however_often_its_folder_is_named(tmp_path: Path)
 
 
 def test_no_source_is_an_error_of_ours() -> None:
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError) as caught:
         stored_comparison([])
+    assert str(caught.value) == (
+        "A report needs stored runs. No source was named. Pass run folders or result files."
+    )
+
+
+def test_one_source_needs_no_list(tmp_path: Path) -> None:
+    stored(tmp_path / "run", DONE)
+    for source in (tmp_path / "run", str(tmp_path / "run")):
+        assert len(stored_comparison(source).records) == 4
 
 
 def test_what_several_plans_say_is_said_once() -> None:

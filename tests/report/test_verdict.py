@@ -1,5 +1,7 @@
 """The verdict, whole sentences for every case."""
 
+from typing import Any
+
 import pytest
 
 from normwise.lab.store import Record
@@ -7,7 +9,7 @@ from normwise.report.verdict import verdict
 from tests.report.comparisons import comparison, record
 
 
-def runs(placement: str, *losses: float | None, **changes: float) -> list[Record]:
+def runs(placement: str, *losses: float | None, **changes: Any) -> list[Record]:
     return [record(placement, seed, loss, **changes) for seed, loss in enumerate(losses)]
 
 
@@ -26,6 +28,15 @@ CASES: dict[str, tuple[list[Record], str]] = {
     "tied": (
         [*BEST, *runs("post_norm", 2.0, 2.3), *runs("deep_norm", 3.0, 3.1)],
         LOWEST + "but 2 paired seeds do not tell it from 1 of 2 others: post_norm.",
+    ),
+    "tied with the other": (
+        [*BEST, *runs("post_norm", 2.0, 2.3)],
+        LOWEST + "but 2 paired seeds do not tell it from the other variant, post_norm.",
+    ),
+    "one seed in common": (
+        [*BEST, record("post_norm", 1, 2.5), record("post_norm", 7, 2.5),
+         record("deep_norm", 1, 2.5), record("deep_norm", 8, 2.5)],
+        LOWEST + "but 1 paired seed does not tell it from 2 of 2 others: post_norm; deep_norm.",
     ),
     "many tied": (
         [*BEST, *(r for w in range(5) for r in runs("post_norm", 2.0, 2.3, warmup=w))],

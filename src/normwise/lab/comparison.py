@@ -92,12 +92,14 @@ class Comparison:
         return content
 
 
-def stored_comparison(sources: Sequence[str | Path]) -> Comparison:
-    """The comparison of all runs in run folders and result files.
+def stored_comparison(sources: str | Path | Sequence[str | Path]) -> Comparison:
+    """The comparison of all runs in a run folder, or in several, or in result files.
 
     Raises:
         StoreError: no source, nothing in one, or runs on different texts.
     """
+    if isinstance(sources, str | Path):
+        sources = [sources]
     if not sources:
         raise StoreError(
             "A report needs stored runs. No source was named. Pass run folders or result files."

@@ -46,8 +46,8 @@ def rate(lr: float) -> str:
 def short(number: float) -> str:
     """1234 as 1.2k, 12345678 as 12.3M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            digits = 1 if number < 100 * size else 0
+        if number >= 0.9995 * size:  # what is written as 1000 of one unit is 1.0 of the next
+            digits = 1 if number < 99.95 * size else 0
             return f"{number / size:.{digits}f}{letter}"
     return f"{number:.0f}"
 

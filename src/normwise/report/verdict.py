@@ -37,20 +37,22 @@ def _caveat(variant: VariantSummary) -> str:
 def _told(ranking: Ranking, variants: Sequence[VariantSummary], names: Sequence[str]) -> str:
     """Whether the seeds tell the lowest from the others, which all had their chance."""
     others = len(variants) - 1
-    pairs = sorted({found.seeds for found in ranking.differences if found is not None})
+    pairs = {found.seeds for found in ranking.differences if found is not None}
     if not pairs:
         return "and no other variant has a seed to pair with its own"
-    seeds = (
-        f"{pairs[0]} to {pairs[-1]} paired seeds" if len(pairs) > 1 else f"{pairs[0]} paired seeds"
-    )
+    counts = " to ".join(str(count) for count in sorted({min(pairs), max(pairs)}))
     if not ranking.tied:
-        return f"and {seeds} tell it from {_all_of(ranking, others)}"
+        return f"and {counts} paired seeds tell it from {_all_of(ranking, others)}"
+    does = "seed does" if counts == "1" else "seeds do"
+    return f"but {counts} paired {does} not tell it from {_tied(ranking, names, others)}"
+
+
+def _tied(ranking: Ranking, names: Sequence[str], others: int) -> str:
     tied = [names[index] for index in ranking.tied]
+    if others == 1:
+        return f"the other variant, {tied[0]}"
     more = f" and {len(tied) - NAMES_SHOWN} more" if len(tied) > NAMES_SHOWN else ""
-    return (
-        f"but {seeds} do not tell it from {len(tied)} of {others} others: "
-        f"{'; '.join(tied[:NAMES_SHOWN])}{more}"
-    )
+    return f"{len(tied)} of {others} others: {'; '.join(tied[:NAMES_SHOWN])}{more}"
 
 
 def _all_of(ranking: Ranking, others: int) -> str:
