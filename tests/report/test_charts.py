@@ -6,9 +6,10 @@ from typing import Any
 import altair as alt
 import pytest
 
-from normwise.report.charts import COLOURS, SCHEME, spec
+from normwise.report.charts import COLOURS, DASHES, SCHEME, spec
 from normwise.report.comparison import document
 from normwise.report.document import Figure, Legend
+from normwise.report.naming import DASHES_AT_MOST
 from normwise.report.vega import svg
 from tests.report.comparisons import RECORDS, comparison, record
 
@@ -72,6 +73,10 @@ def test_a_seed_that_finished_is_no_cross() -> None:
     rows = [row for row in FIGURES["finals"].rows if row.get("diverged") is not True]
     assert len(marks(spec(FIGURES["finals"]))) == 5
     assert len(marks(spec(dataclasses.replace(FIGURES["finals"], rows=rows)))) == 4
+
+
+def test_no_figure_has_more_dashes_than_there_are() -> None:
+    assert len(DASHES) == DASHES_AT_MOST
 
 
 def test_there_are_colours_for_any_number_of_values() -> None:

@@ -59,7 +59,7 @@ class Contents:
         records: the finished runs by id.
         damaged: files that cannot be used.
         failures: runs that were tried and have no result.
-        plans: what was asked for, the widest first.
+        plans: what was asked for.
     """
 
     records: dict[str, Record]
@@ -160,7 +160,7 @@ class Store:
             records={record["id"]: record for record in records},
             damaged=damaged,
             failures=failures,
-            plans=sorted(plans, key=lambda plan: -len(plan.runs)),
+            plans=plans,
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from normwise.lab.comparison import Comparison
+from normwise.lab.data import VALIDATION_SHARE
 from normwise.lab.progress import describe_run
 from normwise.lab.settings import RunSettings
 from normwise.lab.store import Damaged, Record
@@ -16,6 +17,10 @@ from normwise.report.signal import signal_blocks
 from normwise.report.verdict import verdict
 
 FAULTS_SHOWN = 10
+# What is lost with a file that is no result, by the folder it lies in.
+LOST_WITH = {
+    "plans": "which runs it asked for is not known", "failures": "why its run failed is not known",
+}  # fmt: skip
 ID_SHOWN = 8
 
 
@@ -95,7 +100,7 @@ def named(run: RunSettings) -> str:
 def _damage(item: Damaged, records: Sequence[Record]) -> str:
     """What is wrong with a file, and what is lost with it."""
     if not item.is_result:
-        lost = "what it asked for is not known"
+        lost = LOST_WITH[item.path.parent.name]
     elif any(record["id"] == item.path.stem for record in records):
         lost = "its run has been made again"
     else:
@@ -131,10 +136,11 @@ def _conditions(comparison: Comparison) -> list[Block]:
 
 
 def _data_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
+    held_out = f"the last {100 * VALIDATION_SHARE:.0f} % for validation"
     return [
         ("text", data["source"]),
         ("sha256 of the text", data["sha256"]),
-        ("tokens", f"{data['tokens']:,} ({data['tokenizer']}), the last tenth for validation"),
+        ("tokens", f"{data['tokens']:,} ({data['tokenizer']}), {held_out}"),
     ]
 
 

@@ -102,6 +102,7 @@ def loss_notes(comparison: Comparison) -> list[Block]:
 
 
 def loss_figures(comparison: Comparison) -> list[Block]:
+    """How the loss fell, and where every rate of every variant ended."""
     naming = Naming([variant.axes for variant in comparison.variants])
     shown = shown_variants(comparison.variants)
     level = comparison.data["unigram_loss"]

@@ -12,6 +12,8 @@ from normwise.report.document import Block, Column, Command, Document, Note, Sec
 from normwise.report.naming import axis_title, varying
 from normwise.report.spelling import spell
 
+State = tuple[RunSettings, str]
+
 
 def run_list(comparison: Comparison) -> Document:
     """Every run that is known, a row each."""
@@ -38,7 +40,7 @@ def run_status(comparison: Comparison) -> Document:
     """How many runs are there, why others are not, and how to go on."""
     blocks: list[Block] = [
         *(Note(f"{run.id[:ID_SHOWN]} {state}", alert=True)
-          for run, state in _states(comparison) if not state.startswith(("loss", "damaged"))),
+          for run, state in [*_diverged(comparison), *_missing(comparison)]),
         *(Note(f"{item.path.parent.name}/{item.path.name} is damaged: {item.reason}", alert=True)
           for item in comparison.damaged),
     ]  # fmt: skip
@@ -87,18 +89,27 @@ def _one(ids: Sequence[str], name: str) -> str:
     return found[0]
 
 
-def _states(comparison: Comparison) -> list[tuple[RunSettings, str]]:
+def _states(comparison: Comparison) -> list[State]:
     """Every run with how it stands."""
     finished = {record["id"] for record in comparison.records}
+    lost = (item.run for item in comparison.damaged if item.run and item.run.id not in finished)
     return [
         *((RunSettings.from_json(r["settings"]), _outcome(r)) for r in comparison.records),
+        *_missing(comparison),
+        *((run, "damaged") for run in lost),
+    ]
+
+
+def _diverged(comparison: Comparison) -> list[State]:
+    records = (record for record in comparison.records if record["diverged_at"])
+    return [(RunSettings.from_json(record["settings"]), _outcome(record)) for record in records]
+
+
+def _missing(comparison: Comparison) -> list[State]:
+    """Runs without a result file, and why."""
+    return [
         *((item.run, f"failed: {_last_line(item.reason)}") for item in comparison.failed),
         *((run, "unfinished") for run in comparison.unfinished),
-        *(
-            (item.run, "damaged")
-            for item in comparison.damaged
-            if item.run and item.run.id not in finished
-        ),
     ]
 
 
