@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from normwise.lab.comparison import Comparison
 from normwise.lab.plan import Failure, Plan, Skipped
+from normwise.lab.store import Damaged
 from normwise.report.document import Column, Command, Document, Section, Table
 from normwise.report.terminal import render, show, write
 from tests.report.comparisons import RECORDS, comparison, damaged_file, record, settings
@@ -112,6 +114,20 @@ def test_what_is_missing_is_told() -> None:
     assert damaged in lines
     diverged = f"{settings('deep_norm', 0).id[:8]} {run.replace('pre_norm', 'deep_norm')} 0"
     assert f"Diverged: {diverged}: loss not finite at step 41" in lines
+
+
+@pytest.mark.parametrize(
+    ("path", "lost"),
+    [
+        ("plans/a.json", "which runs it asked for is not known"),
+        ("failures/a.json", "why its run failed is not known"),
+        ("results/a.json", "left out"),
+        (f"results/{RECORDS[0]['id']}.json", "its run has been made again"),
+    ],
+)
+def test_what_is_lost_with_a_damaged_file_is_told(path: str, lost: str) -> None:
+    result = comparison(damaged=[Damaged(Path(path), "it is cut")])
+    assert f"Damaged: {path}: it is cut; {lost}" in shown(result, width=200)
 
 
 def test_of_many_faults_the_first_are_named() -> None:
