@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from normwise.norms.no_norm import NoNorm as NoNorm
     from normwise.norms.registry import make_norm as make_norm
     from normwise.norms.rms_norm import RMSNorm as RMSNorm
+    from normwise.ops.dispatch import backend as backend
+    from normwise.ops.dispatch import which_backend as which_backend
     from normwise.ops.functional import add_layer_norm as add_layer_norm
     from normwise.ops.functional import add_rms_norm as add_rms_norm
     from normwise.ops.functional import layer_norm as layer_norm
@@ -43,6 +45,7 @@ _HOMES = {
     "norms.no_norm": ["NoNorm"],
     "norms.registry": ["make_norm"],
     "norms.rms_norm": ["RMSNorm"],
+    "ops.dispatch": ["backend", "which_backend"],
     "ops.functional": [
         "add_layer_norm", "add_rms_norm", "layer_norm", "layer_norm_add", "rms_norm",
         "rms_norm_add",

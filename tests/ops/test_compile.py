@@ -68,7 +68,8 @@ def test_compiled_rounding_orders(rounding: str) -> None:
 
     inputs = [randn(5, 33).bfloat16(), randn(33, seed=1).bfloat16()]
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(*inputs), f(*inputs))
+    with nw.backend("reference"):
+        assert torch.equal(compiled(*inputs), f(*inputs))
     assert_same(run(compiled, inputs), run(f, inputs))
 
 
@@ -99,4 +100,5 @@ def test_export(build: Callable[[int], nn.Module]) -> None:
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(module, (randn(5, 33),), dynamic_shapes=({0: batch},))
     for x in (randn(5, 33), randn(7, 33, seed=1)):
-        assert torch.equal(program.module()(x), module(x))
+        with nw.backend("reference"):
+            assert torch.equal(program.module()(x), module(x))

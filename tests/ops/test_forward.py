@@ -16,6 +16,7 @@ from tests.tolerance import (
     weight_tolerance,
 )
 
+pytestmark = pytest.mark.usefixtures("backend")
 OPS: dict[str, Callable[..., Tensor]] = {"layer_norm": nw.layer_norm, "rms_norm": nw.rms_norm}
 both = pytest.mark.parametrize("name", list(OPS))
 HALVES = [torch.float16, torch.bfloat16]

@@ -1,4 +1,4 @@
-"""Joins a forward with its closed-form backward, and leaves everything else to the reference.
+"""Joins a forward with its backward, and leaves every other derivative to the reference.
 
 With n the normalized row, r = 1/sqrt(mean square + eps), g the gain and dn = g dy:
 
@@ -6,44 +6,188 @@ With n the normalized row, r = 1/sqrt(mean square + eps), g the gain and dn = g 
     rms_norm     dx = r (dn - n mean(n dn))
     both         dw = sum over rows of n dy,  db = sum over rows of dy
 
-The closed form serves the first derivative in eager mode, where it takes half the time and keeps
-one tensor of the input's size instead of seven. Second and higher derivatives, forward mode, vmap
-and compiled graphs see the reference itself.
+Two pairs serve first derivatives in eager mode: the kernels, and where they cannot run these lines
+in torch's operations, which take half the time of the composite formula and keep one tensor of the
+input's size instead of seven. Second and higher derivatives, forward mode, vmap and compiled graphs
+see the reference itself, so none can come out as zero or as if statistics were constants.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from normwise.ops import reference
+from normwise.ops import dispatch, reference
+from normwise.ops.forms import Form
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import compute_dtype, round_through
 
 Formula = Callable[[Tensor, Tensor | None, Tensor | None, NormSpec], Tensor]
 Unit = Callable[[Tensor, tuple[int, ...], float], tuple[Tensor, Tensor]]
+Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+Sum = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
 class NormOp:
-    """A norm: its definition, its normalized row, and whether it takes out the mean."""
+    """A norm: its name, its definition, its normalized row, and whether it takes out the mean."""
 
+    name: str
     formula: Formula
     unit: Unit
     centred: bool
 
 
-LAYER_NORM = NormOp(reference.layer_norm, reference.layer_unit, centred=True)
-RMS_NORM = NormOp(reference.rms_norm, reference.rms_unit, centred=False)
+LAYER_NORM = NormOp("layer_norm", reference.layer_norm, reference.layer_unit, centred=True)
+RMS_NORM = NormOp("rms_norm", reference.rms_norm, reference.rms_unit, centred=False)
 
 
 def norm(
     op: NormOp, x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec
 ) -> Tensor:
-    """The norm of x, by the definition or with the closed-form backward."""
+    """The norm of x."""
+    inputs = (x, None, weight, bias)
+    kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
+    if kernels is not None:
+        return _by_kernel(kernels, op, Form.PLAIN, inputs, spec, rounded=False)[0]
+    return _by_torch(op, x, weight, bias, spec)
+
+
+def add_norm(
+    op: NormOp, inputs: Sum, spec: NormSpec, residual_rounding: str
+) -> tuple[Tensor, Tensor]:
+    """The norm of x + residual, and that sum as the stream. `native` knows no wider sum."""
+    x, residual, weight, bias = inputs
+    kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
+    if kernels is not None:
+        rounded = residual_rounding == "before_stats"
+        y, stream = _by_kernel(kernels, op, Form.ADD, inputs, spec, rounded=rounded)
+        return y, stream
+    seen, stream = reference.add(x, residual, residual_rounding)
+    seen = stream if spec.rounding == "native" else seen
+    return _by_torch(op, seen, weight, bias, spec), stream
+
+
+def norm_add(op: NormOp, inputs: Sum, spec: NormSpec) -> Tensor:
+    """residual + norm(x), the norm rounded to its own dtype first."""
+    x, residual, weight, bias = inputs
+    kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
+    if kernels is not None:
+        return _by_kernel(kernels, op, Form.OUTPUT, inputs, spec, rounded=False)[0]
+    joint = torch.promote_types(x.dtype, residual.dtype)
+    normed = _by_torch(op, x, weight, bias, replace(spec, out_dtype=joint))
+    return (residual + round_through(normed, x.dtype)).contiguous()
+
+
+def _by_kernel(
+    kernels: Any, op: NormOp, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool
+) -> tuple[Tensor, ...]:
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+        apply: Callable[..., tuple[Tensor, ...]] = _Kernels.apply
+        return apply(_Call(kernels, op, form, spec, rounded), *inputs)
+    y, stream, _ = kernels.forward(op.name, form, inputs, spec, rounded=rounded, keep=False)
+    return (y,) if stream is None else (y, stream)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a kernel, all but its tensors."""
+
+    kernels: Any
+    op: NormOp
+    form: Form
+    spec: NormSpec
+    rounded: bool
+
+
+class _Kernels(torch.autograd.Function):
+    """Saves what was normed and two numbers a row; the sum of the form that adds is its stream."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        call: _Call,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        inputs = (x, residual, weight, bias)
+        y, stream, saved = call.kernels.forward(
+            call.op.name, call.form, inputs, call.spec, rounded=call.rounded, keep=True
+        )
+        ctx.call = call
+        ctx.x_dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
+        ctx.set_materialize_grads(False)
+        if stream is None:
+            ctx.save_for_backward(x, None, weight, bias, saved)
+            return (y,)
+        if call.rounded or stream.dtype == compute_dtype(*inputs):
+            ctx.save_for_backward(stream, None, weight, bias, saved)
+        else:
+            ctx.save_for_backward(x, residual, weight, bias, saved)
+        return y, stream
+
+    @staticmethod
+    def backward(
+        ctx: Any, dy: Tensor | None, dstream: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        wants_x, wants_residual, *wants = ctx.needs_input_grad[1:]
+        adds = ctx.call.form is Form.ADD
+        wants_seen = wants_x or (adds and wants_residual)
+        if dy is None:
+            dseen, dw, db = dstream, None, None
+        elif torch.is_grad_enabled():
+            dseen, dw, db = _through_reference(ctx, dy, dstream, (wants_seen, *wants))
+        else:
+            source, added, weight, bias, saved = ctx.saved_tensors
+            joint = ctx.x_dtype
+            if adds:
+                joint = torch.promote_types(joint, ctx.residual_dtype)
+            call = ctx.call
+            dseen, dw, db = call.kernels.backward(
+                call.op.name, (source, added), (weight, bias), (dy, dstream), saved, call.spec,
+                dx_dtype=joint if wants_seen else None, wants=wants,
+            )  # fmt: skip
+        into_residual = dseen if adds else dy
+        dx = dseen.to(ctx.x_dtype) if wants_x and dseen is not None else None
+        if wants_residual and into_residual is not None:
+            dresidual = into_residual.to(ctx.residual_dtype)
+        else:
+            dresidual = None
+        return None, dx, dresidual, dw, db
+
+
+def _through_reference(
+    ctx: Any, dy: Tensor, dstream: Tensor | None, wants: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """The first derivatives as a graph, for whoever differentiates them again."""
+    source, added, weight, bias, _ = ctx.saved_tensors
+    if added is not None:
+        wide = compute_dtype(source, added)
+        source = source.to(wide) + added.to(wide)
+    y = ctx.call.op.formula(source, weight, bias, replace(ctx.call.spec, out_dtype=dy.dtype))
+    dseen, dw, db = _wanted_gradients(y, (source, weight, bias), dy, wants)
+    if dseen is not None and dstream is not None:
+        dseen = dseen + dstream
+    return [dseen, dw, db]
+
+
+def _wanted_gradients(
+    y: Tensor, inputs: tuple[Tensor | None, ...], dy: Tensor, wants: tuple[bool, ...]
+) -> list[Tensor | None]:
+    wanted = [x for x, want in zip(inputs, wants, strict=True) if want and x is not None]
+    grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    return [next(grads) if want else None for want in wants]
+
+
+def _by_torch(
+    op: NormOp, x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec
+) -> Tensor:
+    """The norm in torch's operations: by the definition or with the closed-form backward."""
     if spec.rounding == "native" or not _plain_backward(x, weight, bias):
         return op.formula(x, weight, bias, spec)
     y: Tensor = _ClosedForm.apply(x, weight, bias, op, spec)  # type: ignore[no-untyped-call]
@@ -80,7 +224,9 @@ class _ClosedForm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, unit, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_through_reference(ctx, dy, (x, weight, bias)), None, None
+            y = ctx.op.formula(x, weight, bias, ctx.spec)
+            wants = ctx.needs_input_grad[:3]
+            return *_wanted_gradients(y, (x, weight, bias), dy, wants), None, None
         wide = dy.to(unit.dtype)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         dx = _input_gradient(ctx, wide, weight, unit, inverse).to(x.dtype) if wants_x else None
@@ -106,14 +252,3 @@ def _weight_gradient(spec: NormSpec, dy: Tensor, unit: Tensor, weight: Tensor) -
     if spec.rounding == "llama":
         unit = round_through(unit, spec.dtype)
     return (unit * dy).sum_to_size(weight.shape).to(weight.dtype)
-
-
-def _through_reference(
-    ctx: Any, dy: Tensor, inputs: tuple[Tensor | None, ...]
-) -> list[Tensor | None]:
-    """The first derivative as a graph, for whoever differentiates it again."""
-    wants = ctx.needs_input_grad[:3]
-    wanted = [x for x, want in zip(inputs, wants, strict=True) if want and x is not None]
-    y = ctx.op.formula(*inputs, ctx.spec)
-    grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
-    return [next(grads) if want else None for want in wants]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from normwise.errors import ShapeError
-from normwise.ops import autograd, reference
+from normwise.ops import autograd
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import RESIDUAL_ROUNDINGS, ROUNDINGS
 
@@ -99,8 +99,10 @@ def add_layer_norm(
     """
     spec = _spec("add_layer_norm", input, normalized_shape, weight, bias, eps,
                  unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
-    seen, stream = _add("add_layer_norm", input, residual, spec, residual_rounding)
-    return autograd.norm(autograd.LAYER_NORM, seen, weight, bias, spec), stream
+    _check_same_shape("add_layer_norm", input, residual)
+    inputs = (input, residual, weight, bias)
+    rule = RESIDUAL_ROUNDINGS.resolve(residual_rounding)
+    return autograd.add_norm(autograd.LAYER_NORM, inputs, spec, rule)
 
 
 def add_rms_norm(
@@ -126,8 +128,10 @@ def add_rms_norm(
     """
     spec = _spec("add_rms_norm", input, normalized_shape, weight, bias, eps,
                  unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
-    seen, stream = _add("add_rms_norm", input, residual, spec, residual_rounding)
-    return autograd.norm(autograd.RMS_NORM, seen, weight, bias, spec), stream
+    _check_same_shape("add_rms_norm", input, residual)
+    inputs = (input, residual, weight, bias)
+    rule = RESIDUAL_ROUNDINGS.resolve(residual_rounding)
+    return autograd.add_norm(autograd.RMS_NORM, inputs, spec, rule)
 
 
 def layer_norm_add(
@@ -148,8 +152,7 @@ def layer_norm_add(
     spec = _spec("layer_norm_add", input, normalized_shape, weight, bias, eps,
                  unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("layer_norm_add", input, residual)
-    normed = autograd.norm(autograd.LAYER_NORM, input, weight, bias, spec)
-    return (residual + normed).contiguous()
+    return autograd.norm_add(autograd.LAYER_NORM, (input, residual, weight, bias), spec)
 
 
 def rms_norm_add(
@@ -170,8 +173,7 @@ def rms_norm_add(
     spec = _spec("rms_norm_add", input, normalized_shape, weight, bias, eps,
                  unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("rms_norm_add", input, residual)
-    normed = autograd.norm(autograd.RMS_NORM, input, weight, bias, spec)
-    return (residual + normed).contiguous()
+    return autograd.norm_add(autograd.RMS_NORM, (input, residual, weight, bias), spec)
 
 
 def _spec(
@@ -240,12 +242,3 @@ def _check_same_shape(op: str, x: Tensor, residual: Tensor) -> None:
             f"The input is {tuple(x.shape)}, the residual is {tuple(residual.shape)}. "
             f"Expand the smaller one first."
         )
-
-
-def _add(
-    op: str, x: Tensor, residual: Tensor, spec: NormSpec, residual_rounding: str
-) -> tuple[Tensor, Tensor]:
-    """The sum as the norm sees it, and the stream. `native` knows no wider sum."""
-    _check_same_shape(op, x, residual)
-    seen, stream = reference.add(x, residual, RESIDUAL_ROUNDINGS.resolve(residual_rounding))
-    return (stream if spec.rounding == "native" else seen), stream
