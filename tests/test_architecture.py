@@ -20,7 +20,7 @@ ORDER: list[set[str]] = [
     {"residual", "weight_init", "schedules", "anatomy"},
     {"norms"},
     {"ops"},
-    {"table"},
+    {"table", "conditions", "files"},
     {"theory", "errors"},
 ]
 HOMES = {
@@ -37,10 +37,16 @@ HOMES = {
     "accelerate": ["lab"],
     "scipy": ["lab"],
     "datasets": ["lab.data"],
-    "transformers": ["lab.data", "anatomy.hugging_face", "probe.integrations", "convert"],
+    "transformers": [
+        "bench.peers",
+        "lab.data",
+        "anatomy.hugging_face",
+        "probe.integrations",
+        "convert",
+    ],
     "lightning": ["probe.integrations"],
 }
-LATE_IMPORTS = {"cli.commands", "ops.dispatch", "lab.data", "lab.launch"}
+LATE_IMPORTS = {"bench.peers", "cli.commands", "ops.dispatch", "lab.data", "lab.launch"}
 DRAWERS = {"utils", "helpers", "common", "misc", "core", "tools"}
 
 

@@ -28,6 +28,10 @@ class DeviceUnavailable(NormwiseError, RuntimeError):
     """A device or a precision that this machine does not offer."""
 
 
+class BenchFailed(NormwiseError, RuntimeError):
+    """A measuring process that ended before its time."""
+
+
 class BackendUnavailable(NormwiseError, RuntimeError):
     """A backend that was asked for by name and cannot run a call."""
 

@@ -7,8 +7,9 @@ from typing import IO
 import pytest
 
 from normwise.errors import StoreError
+from normwise.files import write_whole
 from normwise.lab.data import Corpus, load_corpus
-from normwise.lab.store import FORMAT, Contents, Store, write_whole
+from normwise.lab.store import FORMAT, Contents, Store
 
 
 @pytest.fixture

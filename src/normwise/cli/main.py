@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from normwise.cli.commands.bench import bench
 from normwise.cli.commands.compare import compare
 from normwise.cli.commands.list import list_rows
 from normwise.cli.commands.report import report
@@ -21,7 +22,7 @@ def cli() -> None:
     """Normalization for Transformers: which norm, and where, tried on your text."""
 
 
-for command in (compare, list_rows, report, runs):
+for command in (bench, compare, list_rows, report, runs):
     cli.add_command(command)
 
 

@@ -13,16 +13,15 @@ cannot be read, is reported and never used.
 import dataclasses
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from normwise.errors import SettingError, StoreError
+from normwise.files import write_whole
 from normwise.lab.data import Corpus
 from normwise.lab.plan import Failure, Plan
 from normwise.lab.settings import RunSettings
@@ -229,17 +228,3 @@ def _write_json(path: Path, content: Record) -> None:
     text = json.dumps(content, indent=1, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda file: file.write(text.encode()))
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes beside the target, then renames: the file is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from normwise.conditions import conditions
 from normwise.errors import DeviceUnavailable, MissingExtra, SettingError
-from normwise.lab.conditions import conditions
 from normwise.lab.data import Corpus
 from normwise.lab.prediction import predicted_stream, token_moments
 from normwise.lab.settings import RunSettings, SharedSettings

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from normwise.errors import StoreError
-from normwise.lab.store import write_whole
+from normwise.files import write_whole
 
 
 def save(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from normwise.norms.registry import NORMS
+from normwise.ops.dispatch import BACKENDS
 from normwise.ops.rounding import ROUNDINGS
 from normwise.residual.registry import PLACEMENTS
 from normwise.schedules import SCHEDULES
@@ -48,6 +49,10 @@ def _roundings() -> Grid:
     return _grid(("rounding", "where it rounds"), ROUNDINGS.items())
 
 
+def _backends() -> Grid:
+    return _grid(("backend", "what runs a norm"), BACKENDS.items())
+
+
 def _with_aliases(table: Table[Any], name: str) -> str:
     """A name, and in the next line the others under which it is found."""
     return "\n  ".join([name, *table.aliases(name)])
@@ -59,4 +64,5 @@ TABLES_OF_NAMES: Mapping[str, Callable[[], Grid]] = {
     "inits": _inits,
     "schedules": _schedules,
     "roundings": _roundings,
+    "backends": _backends,
 }

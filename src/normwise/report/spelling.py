@@ -69,6 +69,12 @@ def _measured(write: Callable[[float], str]) -> Callable[[float], str]:
     return lambda value: write(value) if math.isfinite(value) else "overflow"
 
 
+def _milliseconds(times: Mapping[str, float]) -> str:
+    """1.23 (1.20-1.31): median and quartiles, of seconds."""
+    median, lower, upper = (f"{1e3 * times[key]:#.3g}" for key in ("median", "lower", "upper"))
+    return f"{median} ({lower}-{upper})"
+
+
 def _yes_or_no(value: bool) -> str:  # noqa: FBT001 - a cell's value
     return "yes" if value else "no"
 
@@ -84,5 +90,8 @@ KINDS: Mapping[str, Kind] = {
     "seeds": Kind(str, numeric=True),
     "mebibytes": Kind(lambda value: f"{value / 2**20:.0f}", numeric=True),
     "rms": Kind(_measured("{:.2f}".format), numeric=True),
+    "milliseconds": Kind(_milliseconds, numeric=True),
+    "times": Kind("{:.2f}".format, numeric=True),
+    "ulps": Kind(_measured("{:.2f}".format), numeric=True),
     "gradient": Kind(_measured(exponent), numeric=True),
 }

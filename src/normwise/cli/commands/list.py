@@ -2,13 +2,13 @@
 
 import click
 
-TABLES = ("norms", "placements", "inits", "schedules", "roundings")
+TABLES = ("norms", "placements", "inits", "schedules", "roundings", "backends")
 
 
 @click.command("list")
 @click.argument("what", type=click.Choice(TABLES))
 def list_rows(what: str) -> None:
-    """Show the known norms, placements, inits, schedules or roundings."""
+    """Show the known norms, placements, inits, schedules, roundings or backends."""
     from rich.console import Console
 
     from normwise.report.names import TABLES_OF_NAMES

@@ -3,6 +3,8 @@
 Nothing here is seen by autograd, and nothing that is given is written to.
 """
 
+from ctypes import Structure
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -16,17 +18,54 @@ from normwise.ops.numba_cpu.threads import run
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import compute_dtype
 
+Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+Results = tuple[Tensor, Tensor | None, Tensor | None]
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with everything it reads and writes, to be run any number of times.
+
+    It keeps addresses: whoever holds it holds the tensors too.
+    """
+
+    kernel: compiled.Kernel
+    call: Structure
+    chunks: int
+    tensors: tuple[object, ...]
+
+    def run(self) -> None:
+        """Writes the results."""
+        self.call.ticket = 0
+        run(self.kernel, self.call, self.chunks)
+
 
 def forward(
     norm: str,
     form: Form,
-    inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
+    inputs: Inputs,
     spec: NormSpec,
     *,
     rounded: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The result, the stream of the form that adds, and the rows' statistics if they are kept.
+) -> Results:
+    """The result, the stream of the form that adds, and the rows' statistics if they are kept."""
+    launch, results = prepare_forward(norm, form, inputs, spec, rounded=rounded, keep=keep)
+    launch.run()
+    return results
+
+
+def prepare_forward(
+    norm: str,
+    form: Form,
+    inputs: Inputs,
+    spec: NormSpec,
+    *,
+    rounded: bool,
+    keep: bool,
+) -> tuple[Launch, Results]:
+    """A forward pass, and the tensors that it will fill.
 
     Args:
         norm: a row of `compiled.NORMS`.
@@ -58,8 +97,8 @@ def forward(
         spec.eps,
     )  # fmt: skip
     dtypes = (x.dtype, residual_rows.tensor.dtype, y_dtype, joint, dtype)
-    run(compiled.forward(norm, form, dtypes), call, chunks)
-    return y, stream, saved
+    tensors = (x_rows, residual_rows, gain, shift, y, stream, saved)
+    return Launch(compiled.forward(norm, form, dtypes), call, chunks, tensors), (y, stream, saved)
 
 
 def backward(
@@ -72,8 +111,28 @@ def backward(
     *,
     dx_dtype: torch.dtype | None,
     wants: tuple[bool, bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of what was normed, of the weight and of the bias.
+) -> Gradients:
+    """The gradients of what was normed, of the weight and of the bias."""
+    launches, results = prepare_backward(
+        norm, source, parameters, gradients, saved, spec, dx_dtype=dx_dtype, wants=wants
+    )
+    for launch in launches:
+        launch.run()
+    return results
+
+
+def prepare_backward(
+    norm: str,
+    source: tuple[Tensor, Tensor | None],
+    parameters: tuple[Tensor | None, Tensor | None],
+    gradients: tuple[Tensor, Tensor | None],
+    saved: Tensor,
+    spec: NormSpec,
+    *,
+    dx_dtype: torch.dtype | None,
+    wants: tuple[bool, bool],
+) -> tuple[list[Launch], Gradients]:
+    """A backward pass, in parts to be run in order, and the tensors that it will fill.
 
     Args:
         norm: a row of `compiled.NORMS`.
@@ -91,10 +150,8 @@ def backward(
     rows = x.numel() // size
     chunks, rows_per_chunk = chunks_of(rows, size)
     dx = None if dx_dtype is None else torch.empty(x.shape, dtype=dx_dtype, device=x.device)
-    sums = [
-        torch.empty((chunks, size), dtype=torch.float64, device="cpu") if want else None
-        for want in wants
-    ]
+    sums = [torch.empty((chunks, size), dtype=torch.float64, device="cpu") if want else None
+            for want in wants]  # fmt: skip
     gain = _gain(weight, size, dtype, spec)
     x_rows, dy_rows = rows_of(x, axes, size), rows_of(dy, axes, size)
     residual_rows = x_rows if residual is None else rows_of(residual, axes, size)
@@ -108,18 +165,23 @@ def backward(
     tensors = (x_rows, residual_rows, dy_rows, dstream_rows)
     dtypes = (*(part.tensor.dtype for part in tensors), dx_dtype or spec.dtype, spec.dtype, dtype)
     kind = compiled.Source(residual is not None, dstream is not None)
-    run(compiled.backward(norm, kind, dtypes), call, chunks)
-    return dx, _combined(sums[0], weight), _combined(sums[1], bias)
+    kernel = compiled.backward(norm, kind, dtypes)
+    launches = [Launch(kernel, call, chunks, (*tensors, gain, saved, dx, sums))]
+    totals = [_combine(part, parameter, launches)
+              for part, parameter in zip(sums, parameters, strict=True)]  # fmt: skip
+    return launches, (dx, totals[0], totals[1])
 
 
-def _combined(sums: Tensor | None, parameter: Tensor | None) -> Tensor | None:
-    """The sums of all chunks as the gradient of a parameter."""
+def _combine(
+    sums: Tensor | None, parameter: Tensor | None, launches: list[Launch]
+) -> Tensor | None:
+    """The gradient of a parameter, to be filled by one more launch from the sums of all chunks."""
     if sums is None or parameter is None:
         return None
     total = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
     chunks, size = sums.shape
     call = CombineCall(0, chunks, 0, 0, size, sums.data_ptr(), total.data_ptr())
-    run(compiled.combine(parameter.dtype), call, 1)
+    launches.append(Launch(compiled.combine(parameter.dtype), call, 1, (sums, total)))
     return total
 
 

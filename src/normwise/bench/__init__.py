@@ -1,0 +1,1 @@
+"""Time and error of the norms beside their peers."""

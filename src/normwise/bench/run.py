@@ -1,0 +1,127 @@
+"""Runs a benchmark, one process for each allocator setting, and keeps what is finished."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any, cast
+
+from normwise.bench.settings import BenchSettings, Case
+from normwise.conditions import conditions
+from normwise.errors import BenchFailed, StoreError
+from normwise.files import write_whole
+
+Result = dict[str, Any]
+
+# Without mmap for large blocks and without trimming, glibc gives no memory back to the system, so
+# that a tensor finds its pages mapped. Other systems ignore the names.
+ENVIRONMENT = {
+    "reused": {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+        "MALLOC_TOP_PAD_": str(64 << 20),
+    },
+    "default": {},
+}
+
+
+def run_bench(
+    settings: BenchSettings,
+    out: Path,
+    finished: Callable[[Case, int], None] = lambda case, done: None,
+) -> Result:
+    """Measures every case and writes the result file; what was measured survives an interruption.
+
+    Args:
+        settings: the cases.
+        out: the result file. Until all cases are measured they are in OUT.part, from which the
+            same call goes on.
+        finished: told of each case that is measured, and how many are.
+
+    Raises:
+        BenchFailed: a process ended before its cases were measured.
+        StoreError: the result cannot be written.
+    """
+    part = out.with_name(f"{out.name}.part")
+    result = _begin(settings, part)
+    done = [Case(**entry["case"]) for entry in result["cases"]]
+    for memory in settings.memory:
+        cases = [c for c in settings.cases() if c.memory == memory and c not in done]
+        for entry in _measured(settings, memory, cases):
+            result["cases"].append(entry)
+            _write(part, result)
+            finished(Case(**entry["case"]), len(result["cases"]))
+    _write(out, result)
+    part.unlink(missing_ok=True)
+    return result
+
+
+def _begin(settings: BenchSettings, part: Path) -> Result:
+    """What an interrupted call of the same settings on the same versions has left, or a start."""
+    result: Result = {
+        "settings": settings.to_json(),
+        "conditions": _conditions(),
+        "cases": [],
+    }
+    if part.exists():
+        left: Result = json.loads(part.read_text())
+        same = left["settings"] == result["settings"]
+        for key in result["conditions"].keys() - {"date"}:
+            same &= left["conditions"].get(key) == result["conditions"][key]
+        return left if same else result
+    return result
+
+
+def _conditions() -> dict[str, Any]:
+    packages = {}
+    for name in ("numba", "transformers"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    return {**conditions(), **packages}
+
+
+def _measured(settings: BenchSettings, memory: str, cases: list[Case]) -> Iterator[Result]:
+    task = {
+        "threads": settings.threads,
+        "repeats": settings.repeats,
+        "cases": [asdict(case) for case in cases],
+    }
+    if not cases:
+        return
+    threads = str(settings.threads)
+    with subprocess.Popen(
+        [sys.executable, "-m", "normwise.bench.worker"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": threads, **ENVIRONMENT[memory]},
+    ) as process:  # fmt: skip
+        to_worker, from_worker = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+        try:
+            to_worker.write(json.dumps(task))
+            to_worker.close()
+            for line in from_worker:
+                yield json.loads(line)
+        finally:
+            process.terminate()
+    if process.returncode not in (0, -15):
+        raise BenchFailed(
+            f"The measuring process must reach its end. It stopped with code "
+            f"{process.returncode}; what it printed stands above. Measure fewer cases at a time."
+        )
+
+
+def _write(path: Path, result: Result) -> None:
+    text = json.dumps(result, indent=1, allow_nan=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise StoreError(
+            f"The result must be written somewhere. {path} cannot be: {error.strerror}. "
+            f"Name another place."
+        ) from error

@@ -1,0 +1,75 @@
+"""The document of a benchmark: for each case a table of peers with their times and errors."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from normwise.report.document import Column, Document, Note, Section, Table
+
+Entry = dict[str, Any]
+
+COLUMNS = [
+    Column("peer"),
+    Column("forward ms", "milliseconds"),
+    Column("both ms", "milliseconds"),
+    Column("times", "times"),
+    Column("y ulp", "ulps"),
+    Column("dx ulp", "ulps"),
+    Column("dw, db", "gradient"),
+]
+LEGEND = (
+    "Times are medians of interleaved calls, with the quartiles in brackets: forward alone without "
+    "gradients, and forward and backward together (both). The column 'times' is how many times as "
+    "long as normwise both take. Errors are the largest against float64: of y and dx in units in "
+    "the last place at max(1, |right|), of the worse of dw and db over the sum of the sizes of its "
+    "terms. 'kernel alone' writes into memory that it was given; 'clone' copies the input once."
+)
+MEMORY = {
+    "reused": "Memory reused: the process keeps what it frees.",
+    "default": "Default allocator: large tensors get fresh pages at each call.",
+}
+
+
+def document(result: dict[str, Any]) -> Document:
+    """Every case of a result, grouped by allocator setting."""
+    sections = [
+        Section(MEMORY[memory], [_table(entry) for entry in entries])
+        for memory, entries in groupby(result["cases"], lambda entry: entry["case"]["memory"])
+    ]
+    return Document(
+        "normwise bench",
+        f"{len(result['cases'])} cases, {result['settings']['threads']} threads.",
+        [*sections, Section("", [Note(LEGEND), Note(_conditions(result))])],
+    )
+
+
+def _table(entry: Entry) -> Table:
+    case = entry["case"]
+    title = f"{case['op']} ({case['rows']}, {case['width']}) {case['dtype']}"
+    ours = next((p for p in entry["peers"] if p["peer"] == "normwise"), None)
+    return Table(
+        "-".join(map(str, case.values())), COLUMNS, [*_rows(entry["peers"], ours)], title=title
+    )
+
+
+def _rows(peers: list[Entry], ours: Entry | None) -> Iterator[tuple[Any, ...]]:
+    for peer in peers:
+        both, errors = peer["both"], peer["errors"] or {}
+        times = both["median"] / ours["both"]["median"] if both and ours else None
+        yield (
+            peer["peer"], peer["forward"], both, times,
+            errors.get("y"), errors.get("dx"), _largest(errors),
+        )  # fmt: skip
+
+
+def _largest(errors: dict[str, float]) -> float | None:
+    return max((errors[name] for name in ("dw", "db") if name in errors), default=None)
+
+
+def _conditions(result: dict[str, Any]) -> str:
+    found = result["conditions"]
+    return (
+        f"{found['processor']}, {found['cores']} cores, {found['system']}; Python "
+        f"{found['python']}, torch {found['torch']}, numba {found['numba']}, transformers "
+        f"{found['transformers']}, normwise {found['normwise']}; {found['date']}."
+    )
