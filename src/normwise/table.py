@@ -27,6 +27,8 @@ class Table(Mapping[str, Row], Generic[Row]):
 
     def resolve(self, name: str) -> str:
         """The full name behind a name or an alias."""
+        if name in self._rows:
+            return name
         if name not in self:
             raise UnknownName(self._kind, name, self._rows)
         return self._full(name)

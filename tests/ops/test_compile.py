@@ -1,13 +1,17 @@
 """Compiled and exported norms equal eager ones: outputs and gradients (required.md, rule 7)."""
 
+import shutil
 from collections.abc import Callable
 
 import pytest
 import torch
+from functorch.compile import make_boxed_compiler
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 
 import normwise as nw
-from tests.tolerance import FLOAT32_OUTPUT, HALF_ULPS, assert_close, ulp
+from normwise.ops import graph
+from tests.tolerance import FLOAT32_OUTPUT, FLOAT64_OUTPUT, HALF_ULPS, assert_close, ulp
 
 SINGLE = {"layer_norm": nw.layer_norm, "rms_norm": nw.rms_norm}
 PAIRED = {
@@ -68,8 +72,7 @@ def test_compiled_rounding_orders(rounding: str) -> None:
 
     inputs = [randn(5, 33).bfloat16(), randn(33, seed=1).bfloat16()]
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    with nw.backend("reference"):
-        assert torch.equal(compiled(*inputs), f(*inputs))
+    assert torch.equal(compiled(*inputs), f(*inputs))
     assert_same(run(compiled, inputs), run(f, inputs))
 
 
@@ -102,3 +105,121 @@ def test_export(build: Callable[[int], nn.Module]) -> None:
     for x in (randn(5, 33), randn(7, 33, seed=1)):
         with nw.backend("reference"):
             assert torch.equal(program.module()(x), module(x))
+
+
+def _graph_inputs(form: str, dtype: torch.dtype) -> list[Tensor]:
+    count = 1 if form == "PLAIN" else 2
+    rows = [randn(5, 2, 33, seed=k).to(dtype) for k in range(count)]
+    return [*rows, randn(33, seed=3).to(dtype), randn(33, seed=4).to(dtype)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", ["PLAIN", "ADD", "OUTPUT"])
+@pytest.mark.parametrize("name", list(SINGLE))
+def test_opcheck(name: str, form: str, dtype: torch.dtype) -> None:
+    """The operators' schemas, shapes and tracing are what torch expects of an operator."""
+    *rows, weight, bias = _graph_inputs(form, dtype)
+    inputs = (rows[0], rows[1] if len(rows) > 1 else None, weight, bias)
+    call = (name, form, 1, 1e-5, False, "fp32", dtype, True)
+    torch.library.opcheck(graph.forward_operator, (*inputs, *call))
+    y, _, saved = graph.forward_operator(*inputs, *call)
+    gradients = (y, rows[-1] if form == "ADD" else None, saved)
+    call = (name, 1, 1e-5, False, "fp32", dtype, dtype, [True, True])
+    torch.library.opcheck(graph.backward_operator, (rows[0], None, weight, bias, *gradients, *call))
+    call = (*call[:-2], None, [False, True])
+    torch.library.opcheck(graph.backward_operator, (rows[0], None, weight, bias, *gradients, *call))
+
+
+INDUCTOR = pytest.param(
+    "inductor",
+    marks=[
+        pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler"),
+        pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    ],
+)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*SINGLE, *PAIRED])
+def test_compiled_is_eager_to_the_bit(name: str, dtype: torch.dtype, backend: str) -> None:
+    """A compiled graph runs the same kernels, forward and backward."""
+    form = "PLAIN" if name in SINGLE else "ADD"
+    op = {**SINGLE, **PAIRED}[name]
+
+    def f(*tensors: Tensor) -> object:
+        *rows, weight, bias = tensors
+        return op(*rows, 33, weight=weight, bias=bias, eps=1e-5)
+
+    inputs = _graph_inputs(form, dtype)
+    compiled = torch.compile(f, fullgraph=True, backend=backend)
+    for a, b in zip(run(compiled, inputs), run(f, inputs), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiled_dynamic_shapes() -> None:
+    """One graph for any number of rows and any width, with gradients."""
+    graphs = []
+
+    def backend(module: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., object]:
+        graphs.append(module)
+        return torch._dynamo.lookup_backend("aot_eager")(module, example)
+
+    def f(x: Tensor, weight: Tensor) -> Tensor:
+        return nw.rms_norm(x, weight.shape, weight, 1e-5)
+
+    compiled = torch.compile(f, fullgraph=True, dynamic=True, backend=backend)
+    for rows, width in ((5, 33), (7, 33), (3, 64)):
+        inputs = [randn(rows, width), randn(width, seed=1)]
+        for a, b in zip(run(compiled, inputs), run(f, inputs), strict=True):
+            assert torch.equal(a, b)
+    assert len(graphs) == 1
+
+
+TRANSFORMS = {
+    "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum()),
+    "vmap": torch.vmap,
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x * x,))[1],
+    "per sample": lambda f: torch.vmap(torch.func.grad(lambda x: f(x).pow(3).sum())),
+    "second": lambda f: torch.func.grad(
+        lambda x: torch.func.grad(lambda x: f(x).pow(3).sum())(x).square().sum()
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("transform", list(TRANSFORMS))
+@pytest.mark.parametrize("name", list(SINGLE))
+def test_compiled_transforms(name: str, transform: str) -> None:
+    """A transform inside a compiled graph differentiates the reference, never a kernel."""
+    apply = TRANSFORMS[transform](lambda x: SINGLE[name](x, 8, eps=1e-3))
+    x = randn(5, 8).double()
+    compiled = torch.compile(apply, fullgraph=True, backend="aot_eager")
+    right = apply(x)
+    assert right.abs().max() > 1e-3
+    assert_close(compiled(x), right, FLOAT64_OUTPUT * right.abs().clamp(min=1.0))
+
+
+def test_compiled_reference() -> None:
+    """nw.backend holds when a graph is made: it then has torch's operations and no operator."""
+    made = {}
+
+    def keep(name: str) -> Callable[..., object]:
+        def compiler(module: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+            made[name] = [str(node.target) for node in module.graph.nodes]
+            return module
+
+        return aot_autograd(fw_compiler=make_boxed_compiler(compiler))
+
+    for name in ("auto", "reference"):
+        torch.compiler.reset()
+        with nw.backend(name):
+            torch.compile(lambda x: nw.layer_norm(x, 33), backend=keep(name))(randn(5, 33))
+    assert any("normwise" in target for target in made["auto"])
+    assert not any("normwise" in target for target in made["reference"])
+
+
+def test_exported_program_needs_no_normwise() -> None:
+    """An exported program is made of torch's operations."""
+    program = torch.export.export(nw.LayerNorm(33), (randn(5, 33),))
+    assert not any("normwise" in str(node.target) for node in program.graph.nodes)

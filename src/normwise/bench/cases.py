@@ -1,6 +1,6 @@
 """The tensors of a case, and the right results in float64."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -94,7 +94,7 @@ def truth_of(case: Case, tensors: Tensors) -> Truth:
     dy = tensors.dy.double()
     parameters = [t for t in (weight, bias) if t is not None]
     dx, *dparameters = torch.autograd.grad(normed, [seen, *parameters], dy)
-    unit = formula(seen, None, None, replace(spec)).detach()
+    unit = formula(seen, None, None, spec).detach()
     sizes = [(unit * dy).abs().sum(0), dy.abs().sum(0)][: len(parameters)]
     outputs = [normed.detach()]
     if case.op.startswith("add"):

@@ -8,17 +8,20 @@ With n the normalized row, r = 1/sqrt(mean square + eps), g the gain and dn = g 
 
 Two pairs serve first derivatives in eager mode: the kernels, and where they cannot run these lines
 in torch's operations, which take half the time of the composite formula and keep one tensor of the
-input's size instead of seven. Second and higher derivatives, forward mode, vmap and compiled graphs
-see the reference itself, so none can come out as zero or as if statistics were constants.
+input's size instead of seven. Second and higher derivatives, forward mode and vmap see the
+reference itself, so none can come out as zero or as if statistics were constants.
+
+A compiled graph gets the kernels as operators (`graph.py`), or the reference under a transform.
+That is decided when the compiler lowers the graph, since it is not known before. An exported
+program gets the reference, so that it runs where normwise is not installed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from normwise.ops import dispatch, reference
 from normwise.ops.forms import Form
@@ -43,57 +46,70 @@ class NormOp:
 
 LAYER_NORM = NormOp("layer_norm", reference.layer_norm, reference.layer_unit, centred=True)
 RMS_NORM = NormOp("rms_norm", reference.rms_norm, reference.rms_unit, centred=False)
+OPS = {op.name: op for op in (LAYER_NORM, RMS_NORM)}
 
 
 def norm(
-    op: NormOp, x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec
-) -> Tensor:
-    """The norm of x."""
-    inputs = (x, None, weight, bias)
+    op: NormOp, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool = False
+) -> tuple[Tensor, ...]:
+    """The result of a form, and of the one that adds also the stream.
+
+    Args:
+        op: the norm.
+        form: what is done with the residual.
+        inputs: x, residual, weight, bias.
+        spec: the call, all but its tensors.
+        rounded: whether the statistics of a sum see it as the stream holds it.
+    """
+    if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting() or not dispatch.operator_fits(inputs, spec.rounding):
+            return _by_torch(op, form, inputs, spec, rounded=rounded)
+        results: tuple[Tensor, ...] = _in_graph(*inputs, op.name, form.name, *spec, rounded)
+        return results
     kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
     if kernels is not None:
-        return _by_kernel(kernels, op, Form.PLAIN, inputs, spec, rounded=False)[0]
-    return _by_torch(op, x, weight, bias, spec)
+        return _by_kernel(kernels, op, form, inputs, spec, rounded=rounded)
+    return _by_torch(op, form, inputs, spec, rounded=rounded)
 
 
-def add_norm(
-    op: NormOp, inputs: Sum, spec: NormSpec, residual_rounding: str
-) -> tuple[Tensor, Tensor]:
-    """The norm of x + residual, and that sum as the stream. `native` knows no wider sum."""
-    x, residual, weight, bias = inputs
-    kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
-    if kernels is not None:
-        rounded = residual_rounding == "before_stats"
-        y, stream = _by_kernel(kernels, op, Form.ADD, inputs, spec, rounded=rounded)
-        return y, stream
-    seen, stream = reference.add(x, residual, residual_rounding)
-    seen = stream if spec.rounding == "native" else seen
-    return _by_torch(op, seen, weight, bias, spec), stream
-
-
-def norm_add(op: NormOp, inputs: Sum, spec: NormSpec) -> Tensor:
-    """residual + norm(x), the norm rounded to its own dtype first."""
-    x, residual, weight, bias = inputs
-    kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
-    if kernels is not None:
-        return _by_kernel(kernels, op, Form.OUTPUT, inputs, spec, rounded=False)[0]
-    joint = torch.promote_types(x.dtype, residual.dtype)
-    normed = _by_torch(op, x, weight, bias, replace(spec, out_dtype=joint))
-    return (residual + round_through(normed, x.dtype)).contiguous()
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
+def _in_graph(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    norm_name: str,
+    form_name: str,
+    *call: Any,
+) -> tuple[Tensor, ...]:
+    """What a compiler leaves for the moment when it knows under which transforms it is."""
+    op, form, inputs = OPS[norm_name], Form[form_name], (x, residual, weight, bias)
+    spec, rounded = NormSpec(*call[:-1]), call[-1]
+    operators = dispatch.operators()
+    if operators is None or dispatch.in_transform():
+        return _by_torch(op, form, inputs, spec, rounded=rounded)
+    return _by_kernel(operators, op, form, inputs, spec, rounded=rounded)
 
 
 def _by_kernel(
     kernels: Any, op: NormOp, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool
 ) -> tuple[Tensor, ...]:
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+    if torch.is_grad_enabled() and _need_gradients(inputs):
         apply: Callable[..., tuple[Tensor, ...]] = _Kernels.apply
         return apply(_Call(kernels, op, form, spec, rounded), *inputs)
     y, stream, _ = kernels.forward(op.name, form, inputs, spec, rounded=rounded, keep=False)
     return (y,) if stream is None else (y, stream)
 
 
-@dataclass(frozen=True)
-class _Call:
+def _need_gradients(tensors: tuple[Tensor | None, ...]) -> bool:
+    """A loop, since this is 1 of the 12 us that a small norm takes as a generator."""
+    for tensor in tensors:  # noqa: SIM110
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
+
+
+class _Call(NamedTuple):
     """A call of a kernel, all but its tensors."""
 
     kernels: Any
@@ -169,7 +185,7 @@ def _through_reference(
     if added is not None:
         wide = compute_dtype(source, added)
         source = source.to(wide) + added.to(wide)
-    y = ctx.call.op.formula(source, weight, bias, replace(ctx.call.spec, out_dtype=dy.dtype))
+    y = ctx.call.op.formula(source, weight, bias, ctx.call.spec._replace(out_dtype=dy.dtype))
     dseen, dw, db = _wanted_gradients(y, (source, weight, bias), dy, wants)
     if dseen is not None and dstream is not None:
         dseen = dseen + dstream
@@ -185,9 +201,25 @@ def _wanted_gradients(
 
 
 def _by_torch(
+    op: NormOp, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool
+) -> tuple[Tensor, ...]:
+    """A form in torch's operations. `native` knows no sum wider than the stream."""
+    x, residual, weight, bias = inputs
+    if residual is None:
+        return (_normed(op, x, weight, bias, spec),)
+    if form is Form.ADD:
+        seen, stream = reference.add(x, residual, rounded=rounded)
+        seen = stream if spec.rounding == "native" else seen
+        return _normed(op, seen, weight, bias, spec), stream
+    joint = torch.promote_types(x.dtype, residual.dtype)
+    normed = _normed(op, x, weight, bias, spec._replace(out_dtype=joint))
+    return ((residual + round_through(normed, x.dtype)).contiguous(),)
+
+
+def _normed(
     op: NormOp, x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec
 ) -> Tensor:
-    """The norm in torch's operations: by the definition or with the closed-form backward."""
+    """The norm by the definition, or with the closed-form backward."""
     if spec.rounding == "native" or not _plain_backward(x, weight, bias):
         return op.formula(x, weight, bias, spec)
     y: Tensor = _ClosedForm.apply(x, weight, bias, op, spec)  # type: ignore[no-untyped-call]
@@ -198,10 +230,9 @@ def _plain_backward(*tensors: Tensor | None) -> bool:
     """Eager reverse mode, outside every transform."""
     return (
         torch.is_grad_enabled()
-        and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+        and _need_gradients(tensors)
         and not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and forward_ad._current_level < 0
+        and not dispatch.in_transform()
     )
 
 

@@ -47,7 +47,6 @@ _KERNELS = Choice("numba", "eager call on CPU tensors")
 _ASKED = Choice("reference", "asked for by nw.backend")
 _NATIVE = Choice("reference", "native rounding is by definition what torch's own operations do")
 _EMPTY = Choice("reference", "there is nothing to compute")
-_COMPILING = Choice("reference", "a compiler fuses the reference with what surrounds it")
 _TRANSFORM = Choice("reference", "a transform needs operations that it can differentiate or trace")
 _ELSEWHERE = Choice("reference", "a tensor is not an ordinary one in this machine's memory")
 _DTYPE = Choice("reference", "a dtype that the kernels do not read")
@@ -90,20 +89,41 @@ def which_backend(*tensors: Tensor | None, rounding: str = "fp32") -> Choice:
 
 def kernels(*tensors: Tensor | None, rounding: str) -> ModuleType | None:
     """The kernels if they run a call, or None if the reference does."""
-    if torch.compiler.is_compiling():
+    if _asked.get() == "auto":
+        choice = _automatic(tensors, rounding)
+    else:
+        choice = which_backend(*tensors, rounding=rounding)
+    return _load()[0] if choice.backend == "numba" else None
+
+
+def operators() -> ModuleType | None:
+    """The kernels as operators for a graph that is being compiled, or None for the reference."""
+    if _asked.get() == "reference" or _load()[0] is None:
         return None
-    return _load()[0] if which_backend(*tensors, rounding=rounding).backend == "numba" else None
+    from normwise.ops import graph
+
+    return graph
+
+
+def operator_fits(tensors: tuple[Tensor | None, ...], rounding: str) -> bool:
+    """Whether the operators run a call of a compiled graph, as far as its tensors say."""
+    if rounding == "native":
+        return False
+    for tensor in tensors:
+        if tensor is not None and not (tensor.is_cpu and tensor.dtype in KERNEL_DTYPES):
+            return False
+    return True
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is under way, or forward-mode differentiation."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    )
 
 
 def _automatic(tensors: tuple[Tensor | None, ...], rounding: str) -> Choice:
-    if torch.compiler.is_compiling():
-        return _COMPILING
-    if (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state()
-    ):
+    if in_transform() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return _TRANSFORM
     for tensor in tensors:
         if tensor is None:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from normwise.errors import ShapeError
 from normwise.ops import autograd
+from normwise.ops.forms import Form
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import RESIDUAL_ROUNDINGS, ROUNDINGS
 
@@ -53,7 +54,8 @@ def layer_norm(
     """
     spec = _spec("layer_norm", input, normalized_shape, weight, bias, eps, unit_offset=unit_offset,
                  rounding=rounding, out_dtype=out_dtype)  # fmt: skip
-    return autograd.norm(autograd.LAYER_NORM, input, weight, bias, spec)
+    inputs = (input, None, weight, bias)
+    return autograd.norm(autograd.LAYER_NORM, Form.PLAIN, inputs, spec)[0]
 
 
 def rms_norm(
@@ -77,7 +79,8 @@ def rms_norm(
     """
     spec = _spec("rms_norm", input, normalized_shape, weight, bias, eps, unit_offset=unit_offset,
                  rounding=rounding, out_dtype=out_dtype)  # fmt: skip
-    return autograd.norm(autograd.RMS_NORM, input, weight, bias, spec)
+    inputs = (input, None, weight, bias)
+    return autograd.norm(autograd.RMS_NORM, Form.PLAIN, inputs, spec)[0]
 
 
 def add_layer_norm(
@@ -101,8 +104,9 @@ def add_layer_norm(
                  unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     _check_same_shape("add_layer_norm", input, residual)
     inputs = (input, residual, weight, bias)
-    rule = RESIDUAL_ROUNDINGS.resolve(residual_rounding)
-    return autograd.add_norm(autograd.LAYER_NORM, inputs, spec, rule)
+    rounded = RESIDUAL_ROUNDINGS.resolve(residual_rounding) == "before_stats"
+    y, stream = autograd.norm(autograd.LAYER_NORM, Form.ADD, inputs, spec, rounded=rounded)
+    return y, stream
 
 
 def add_rms_norm(
@@ -130,8 +134,9 @@ def add_rms_norm(
                  unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     _check_same_shape("add_rms_norm", input, residual)
     inputs = (input, residual, weight, bias)
-    rule = RESIDUAL_ROUNDINGS.resolve(residual_rounding)
-    return autograd.add_norm(autograd.RMS_NORM, inputs, spec, rule)
+    rounded = RESIDUAL_ROUNDINGS.resolve(residual_rounding) == "before_stats"
+    y, stream = autograd.norm(autograd.RMS_NORM, Form.ADD, inputs, spec, rounded=rounded)
+    return y, stream
 
 
 def layer_norm_add(
@@ -152,7 +157,8 @@ def layer_norm_add(
     spec = _spec("layer_norm_add", input, normalized_shape, weight, bias, eps,
                  unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("layer_norm_add", input, residual)
-    return autograd.norm_add(autograd.LAYER_NORM, (input, residual, weight, bias), spec)
+    inputs = (input, residual, weight, bias)
+    return autograd.norm(autograd.LAYER_NORM, Form.OUTPUT, inputs, spec)[0]
 
 
 def rms_norm_add(
@@ -173,7 +179,8 @@ def rms_norm_add(
     spec = _spec("rms_norm_add", input, normalized_shape, weight, bias, eps,
                  unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("rms_norm_add", input, residual)
-    return autograd.norm_add(autograd.RMS_NORM, (input, residual, weight, bias), spec)
+    inputs = (input, residual, weight, bias)
+    return autograd.norm(autograd.RMS_NORM, Form.OUTPUT, inputs, spec)[0]
 
 
 def _spec(

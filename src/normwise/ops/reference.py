@@ -13,7 +13,7 @@ proportion to the row's mean, and the second takes it out.
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ from torch import Tensor
 from normwise.ops.rounding import compute_dtype, round_through
 
 
-@dataclass(frozen=True)
-class NormSpec:
+class NormSpec(NamedTuple):
     """A call of a norm, all but its tensors.
 
     Args:
@@ -86,12 +85,12 @@ def rms_unit(
     return row * inverse, inverse / total
 
 
-def add(x: Tensor, residual: Tensor, residual_rounding: str) -> tuple[Tensor, Tensor]:
+def add(x: Tensor, residual: Tensor, *, rounded: bool) -> tuple[Tensor, Tensor]:
     """x + residual: as the statistics see it, and as the stream, in the promoted dtype."""
     dtype = torch.promote_types(x.dtype, residual.dtype)
     wide = compute_dtype(x, residual)
     total = x.to(wide) + residual.to(wide)
-    if residual_rounding == "before_stats":
+    if rounded:
         total = round_through(total, dtype)
     return total, total.to(dtype)
 

@@ -35,8 +35,10 @@ RESIDUAL_ROUNDINGS = Table(
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     """fp64 if any of the tensors is fp64, else fp32."""
-    wide = any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors)
-    return torch.float64 if wide else torch.float32
+    for tensor in tensors:
+        if tensor is not None and tensor.dtype == torch.float64:
+            return torch.float64
+    return torch.float32
 
 
 def round_through(x: Tensor, dtype: torch.dtype) -> Tensor:

