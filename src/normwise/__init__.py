@@ -4,7 +4,10 @@ The public names are loaded on first use, so that `normwise --help` does not wai
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+LOADED_IN = os.getpid()  # a process that was forked since then has none of torch's threads
 
 if TYPE_CHECKING:
     from normwise.errors import NormwiseError as NormwiseError

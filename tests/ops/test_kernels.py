@@ -258,6 +258,15 @@ def test_sums_over_many_rows(name: str, dtype: torch.dtype) -> None:
 
 
 @both
+def test_one_gradient_for_all_rows(name: str) -> None:
+    """As the mean of an output sends it: every sum rounds the same way, again and again."""
+    dy = (1 + torch.rand(16, generator=torch.Generator().manual_seed(0))).expand(100_000, 16)
+    bias = torch.zeros(16, requires_grad=True)
+    OPS[name](randn(100_000, 16), 16, bias=bias, eps=1e-5).backward(dy)
+    assert_close(bias.grad, dy.double().sum(0), sum_tolerance(dy.double(), F32))
+
+
+@both
 @pytest.mark.parametrize(("dtype", "one"), [(F32, 1.0), (BF16, 1.0), (F16, 0.5), (F64, 1.0)])
 def test_ones_are_counted(name: str, dtype: torch.dtype, one: float) -> None:
     """100000 ones are 100000 in every dtype that holds it; in fp16, 50000 of halves."""
@@ -275,6 +284,9 @@ NANS = {
 }
 nans = pytest.mark.parametrize("nan", list(NANS))
 narrows = pytest.mark.parametrize("narrow", [BF16, F16])
+one_norm_each = pytest.mark.parametrize(  # whatever norms, a dtype rounds by one function
+    ("name", "narrow"), [("layer_norm", BF16), ("rms_norm", F16)]
+)
 
 
 def with_nan(x: Tensor, nan: str, *place: int) -> tuple[Tensor, Tensor]:
@@ -286,7 +298,9 @@ def with_nan(x: Tensor, nan: str, *place: int) -> tuple[Tensor, Tensor]:
     return clean, bad
 
 
-def all_nan_but(bad: Tensor, clean: Tensor, *, row: int | None = None, column: int | None = None):
+def nan_only_in(
+    bad: Tensor, clean: Tensor, *, row: int | None = None, column: int | None = None
+) -> None:
     """NaN in one row or column, and elsewhere what a clean call gives."""
     hit = torch.zeros_like(clean, dtype=torch.bool)
     hit[slice(None) if row is None else row, slice(None) if column is None else column] = True
@@ -294,9 +308,8 @@ def all_nan_but(bad: Tensor, clean: Tensor, *, row: int | None = None, column: i
     assert torch.equal(bad[~hit], clean[~hit])
 
 
-@narrows
+@one_norm_each
 @nans
-@both
 def test_nan_in_a_row(name: str, nan: str, narrow: torch.dtype) -> None:
     """A NaN whose bits are all set rounds to NaN, not to 0: y, dx and the sum dw."""
     results = []
@@ -307,8 +320,8 @@ def test_nan_in_a_row(name: str, nan: str, narrow: torch.dtype) -> None:
         dx, dw = torch.autograd.grad(y, (x, weight), randn(3, 8, seed=1, dtype=narrow))
         results.append((y, dx, dw))
     (y, dx, dw), (bad_y, bad_dx, bad_dw) = results
-    all_nan_but(bad_y, y, row=1)
-    all_nan_but(bad_dx, dx, row=1)
+    nan_only_in(bad_y, y, row=1)
+    nan_only_in(bad_dx, dx, row=1)
     assert bad_dw.isnan().all() and not dw.isnan().any()
 
 
@@ -330,15 +343,14 @@ def test_nan_in_a_parameter(
         )
         results.append((y, *torch.autograd.grad(y, x, randn(3, 8, seed=2, dtype=narrow))))
     (y, dx), (y_weight, dx_weight), (y_bias, dx_bias) = results
-    all_nan_but(y_weight, y, column=2)
-    all_nan_but(y_bias, y, column=2)
+    nan_only_in(y_weight, y, column=2)
+    nan_only_in(y_bias, y, column=2)
     assert dx_weight.isnan().all()
     assert torch.equal(dx_bias, dx)
 
 
-@narrows
+@one_norm_each
 @nans
-@both
 def test_nan_in_the_stream(name: str, nan: str, narrow: torch.dtype) -> None:
     """The same in the residual: the row of y, of the stream and of dx."""
     results = []
@@ -348,15 +360,14 @@ def test_nan_in_the_stream(name: str, nan: str, narrow: torch.dtype) -> None:
         dy = randn(3, 8, seed=2, dtype=narrow)
         results.append((y, stream, *torch.autograd.grad(y, x, dy)))
     (y, stream, dx), (bad_y, bad_stream, bad_dx) = results
-    all_nan_but(bad_y, y, row=1)
-    all_nan_but(bad_dx, dx, row=1)
+    nan_only_in(bad_y, y, row=1)
+    nan_only_in(bad_dx, dx, row=1)
     assert torch.equal(bad_stream.isnan().nonzero(), torch.tensor([[1, 2]]))
-    assert torch.equal(stream, results[0][1])
+    assert torch.equal(bad_stream.nan_to_num(9.0) != stream, bad_stream.isnan())
 
 
-@narrows
+@one_norm_each
 @nans
-@both
 def test_nan_in_the_incoming_gradient(name: str, nan: str, narrow: torch.dtype) -> None:
     """The same in dy: the row of dx, and the column of dw and of db."""
     results = []
@@ -366,9 +377,9 @@ def test_nan_in_the_incoming_gradient(name: str, nan: str, narrow: torch.dtype) 
         y = OPS[name](x, 8, weight=weight, bias=bias, eps=1e-5, out_dtype=dy.dtype)
         results.append(torch.autograd.grad(y, (x, weight, bias), dy))
     (dx, dw, db), (bad_dx, bad_dw, bad_db) = results
-    all_nan_but(bad_dx, dx, row=1)
+    nan_only_in(bad_dx, dx, row=1)
     for bad, clean in ((bad_dw, dw), (bad_db, db)):
-        all_nan_but(bad[None], clean[None], column=2)
+        nan_only_in(bad[None], clean[None], column=2)
 
 
 def saved_bytes(f: Callable[[], Any]) -> int:
@@ -414,7 +425,7 @@ def test_frozen_parameters_cost_nothing(
 
     monkeypatch.setattr(launch, "run", record)
     with torch.no_grad():
-        grads = y.grad_fn(torch.ones_like(y), *[None] * op.startswith("add_"))
+        grads = y.grad_fn.apply(torch.ones_like(y))
     assert [g is None for g in grads[-2:]] == [frozen, frozen]
     assert grads[1] is not None
     assert [bool(calls[0].wants_weight), bool(calls[0].wants_bias)] == [not frozen] * 2
@@ -561,12 +572,12 @@ def test_extreme_rows(name: str, dtype: torch.dtype, size: float, eps: float, wi
     x = (randn(2, width).double().clamp(-4, 4) * size).to(dtype).requires_grad_()
     _, exponent = torch.frexp(torch.tensor(size, dtype=F64))
     down = -int(exponent)
-    dy = (randn(2, width, seed=1).double() * min(1.0, size * 1e25)).to(dtype)
+    dy = randn(2, width, seed=1).to(dtype) * (min(1.0, size * 1e25) if dtype == F32 else 1.0)
     weight = randn(width, seed=2).to(dtype)
     y = OPS[name](x, width, weight=weight, eps=eps)
     (dx,) = torch.autograd.grad(y, x, dy)
     scaled = torch.ldexp(x.detach().double(), torch.tensor(down))
-    truth = formulas.expected(name, scaled, weight, dy=dy, eps=eps * 2.0 ** (2 * down))
+    truth = formulas.expected(name, scaled, weight, dy=dy, eps=eps and eps * 4.0**down)
     right, bound = (torch.ldexp(t, torch.tensor(down)) for t in (truth.dx, truth.dx_size))
     assert_close(y, truth.y, output_tolerance(truth.y, dtype))
     assert dx.isfinite().all()

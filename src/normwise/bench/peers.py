@@ -1,6 +1,8 @@
 """Who is measured: each peer gives an op on the tensors of a case, or None where it has none."""
 
 import importlib.util
+import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +22,10 @@ def _torch(op: str, tensors: Tensors) -> Op:
     return partial(_composed, op, _torch_norm(op), *tensors.leaves(op))
 
 
-def _compiled(op: str, tensors: Tensors) -> Op:
+def _compiled(op: str, tensors: Tensors) -> Op | None:
+    """torch.compile of the same; it needs a C++ compiler."""
+    if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+        return None
     function = torch.compile(partial(_composed, op, _torch_norm(op)), dynamic=False)
     return partial(function, *tensors.leaves(op))
 

@@ -94,21 +94,17 @@ def _measured(settings: BenchSettings, memory: str, cases: list[Case]) -> Iterat
     }
     if not cases:
         return
-    threads = str(settings.threads)
+    environment = {"OMP_NUM_THREADS": str(settings.threads), **ENVIRONMENT[memory]}
     with subprocess.Popen(
-        [sys.executable, "-m", "normwise.bench.worker"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": threads, **ENVIRONMENT[memory]},
+        [sys.executable, "-m", "normwise.bench.worker", json.dumps(task)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
     ) as process:  # fmt: skip
-        to_worker, from_worker = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
         try:
-            to_worker.write(json.dumps(task))
-            to_worker.close()
-            for line in from_worker:
-                yield json.loads(line)
-        finally:
+            yield from map(json.loads, cast(IO[str], process.stdout))
+        except BaseException:
             process.terminate()
-    if process.returncode not in (0, -15):
+            raise
+    if process.returncode:
         raise BenchFailed(
             f"The measuring process must reach its end. It stopped with code "
             f"{process.returncode}; what it printed stands above. Measure fewer cases at a time."

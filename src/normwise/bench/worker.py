@@ -1,4 +1,4 @@
-"""A process that measures cases: reads them from standard input, writes a line of JSON for each.
+"""A process that measures the cases it is given and writes a line of JSON for each.
 
 A process of its own, because the allocator reads its settings when a process starts.
 """
@@ -13,8 +13,8 @@ from normwise.bench.settings import Case
 
 
 def main() -> None:
-    """Reads {"threads", "repeats", "cases"}."""
-    task = json.load(sys.stdin)
+    """Takes {"threads", "repeats", "cases"} as its one argument."""
+    task = json.loads(sys.argv[1])
     torch.set_num_threads(task["threads"])
     for case in task["cases"]:
         sys.stdout.write(json.dumps(measure(Case(**case), task["repeats"])) + "\n")

@@ -62,7 +62,7 @@ def norm(
         rounded: whether the statistics of a sum see it as the stream holds it.
     """
     if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting() or not dispatch.operator_fits(inputs, spec.rounding):
+        if torch.compiler.is_exporting():
             return _by_torch(op, form, inputs, spec, rounded=rounded)
         results: tuple[Tensor, ...] = _in_graph(*inputs, op.name, form.name, *spec, rounded)
         return results
@@ -85,18 +85,25 @@ def _in_graph(
     """What a compiler leaves for the moment when it knows under which transforms it is."""
     op, form, inputs = OPS[norm_name], Form[form_name], (x, residual, weight, bias)
     spec, rounded = NormSpec(*call[:-1]), call[-1]
-    operators = dispatch.operators()
-    if operators is None or dispatch.in_transform():
+    operators = dispatch.operators(*inputs, rounding=spec.rounding)
+    if operators is None:
         return _by_torch(op, form, inputs, spec, rounded=rounded)
-    return _by_kernel(operators, op, form, inputs, spec, rounded=rounded)
+    return _by_kernel(operators, op, form, inputs, spec, rounded=rounded, in_graph=True)
 
 
 def _by_kernel(
-    kernels: Any, op: NormOp, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool
+    kernels: Any,
+    op: NormOp,
+    form: Form,
+    inputs: Inputs,
+    spec: NormSpec,
+    *,
+    rounded: bool,
+    in_graph: bool = False,
 ) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled() and _need_gradients(inputs):
         apply: Callable[..., tuple[Tensor, ...]] = _Kernels.apply
-        return apply(_Call(kernels, op, form, spec, rounded), *inputs)
+        return apply(_Call(kernels, op, form, spec, rounded, in_graph), *inputs)
     y, stream, _ = kernels.forward(op.name, form, inputs, spec, rounded=rounded, keep=False)
     return (y,) if stream is None else (y, stream)
 
@@ -117,6 +124,12 @@ class _Call(NamedTuple):
     form: Form
     spec: NormSpec
     rounded: bool
+    in_graph: bool
+
+    def reads(self, *gradients: Tensor | None) -> bool:
+        """Whether a backward pass may be a kernel's."""
+        plain = self.in_graph or dispatch.is_plain(*gradients)
+        return plain and not torch.is_grad_enabled()
 
 
 class _Kernels(torch.autograd.Function):
@@ -156,7 +169,7 @@ class _Kernels(torch.autograd.Function):
         wants_seen = wants_x or (adds and wants_residual)
         if dy is None:
             dseen, dw, db = dstream, None, None
-        elif torch.is_grad_enabled():
+        elif not ctx.call.reads(dy, dstream):
             dseen, dw, db = _through_reference(ctx, dy, dstream, (wants_seen, *wants))
         else:
             source, added, weight, bias, saved = ctx.saved_tensors
@@ -180,12 +193,17 @@ class _Kernels(torch.autograd.Function):
 def _through_reference(
     ctx: Any, dy: Tensor, dstream: Tensor | None, wants: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """The first derivatives as a graph, for whoever differentiates them again."""
+    """The first derivatives in torch's operations, for whoever transforms them or differentiates
+    them again.
+    """
     source, added, weight, bias, _ = ctx.saved_tensors
     if added is not None:
         wide = compute_dtype(source, added)
-        source = source.to(wide) + added.to(wide)
-    y = ctx.call.op.formula(source, weight, bias, ctx.call.spec._replace(out_dtype=dy.dtype))
+        with torch.enable_grad():
+            source = source.to(wide) + added.to(wide)
+    spec = ctx.call.spec._replace(out_dtype=dy.dtype)
+    with torch.enable_grad():
+        y = ctx.call.op.formula(source, weight, bias, spec)
     dseen, dw, db = _wanted_gradients(y, (source, weight, bias), dy, wants)
     if dseen is not None and dstream is not None:
         dseen = dseen + dstream
@@ -196,7 +214,8 @@ def _wanted_gradients(
     y: Tensor, inputs: tuple[Tensor | None, ...], dy: Tensor, wants: tuple[bool, ...]
 ) -> list[Tensor | None]:
     wanted = [x for x, want in zip(inputs, wants, strict=True) if want and x is not None]
-    grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    graph = torch.is_grad_enabled()
+    grads = iter(torch.autograd.grad(y, wanted, dy, retain_graph=True, create_graph=graph))
     return [next(grads) if want else None for want in wants]
 
 

@@ -33,6 +33,14 @@ BACKENDS = Table(
 
 KERNEL_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 
+# Each is asked at every call of a norm, and a look-up through modules costs as much as the answer.
+_transforms = torch._C._functorch.peek_interpreter_stack
+_batched = torch._C._functorch.is_legacy_batchedtensor  # by a vectorized Jacobian
+_modes = torch._C._len_torch_dispatch_stack
+_included = torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # by make_fx(pre_dispatch=True)
+_tracing = torch._C._get_tracing_state
+
 _asked: ContextVar[str] = ContextVar("normwise backend", default="auto")
 
 
@@ -78,66 +86,90 @@ def which_backend(*tensors: Tensor | None, rounding: str = "fp32") -> Choice:
     asked = _asked.get()
     if asked == "reference":
         return _ASKED
-    choice = _automatic(tensors, rounding)
-    if asked == "numba" and choice.backend != "numba":
-        raise BackendUnavailable(
-            f"The numba backend cannot run this call: {choice.reason}. "
-            f'Use nw.backend("auto"), which would run the {choice.backend} here.'
-        )
+    choice = _TRANSFORM if _watched() else _automatic(tensors, rounding, traced=False)
+    _insist(asked, choice)
     return choice
 
 
 def kernels(*tensors: Tensor | None, rounding: str) -> ModuleType | None:
     """The kernels if they run a call, or None if the reference does."""
-    if _asked.get() == "auto":
-        choice = _automatic(tensors, rounding)
-    else:
+    if _asked.get() != "auto":
         choice = which_backend(*tensors, rounding=rounding)
-    return _load()[0] if choice.backend == "numba" else None
+    elif _watched():
+        return None
+    else:
+        choice = _automatic(tensors, rounding, traced=False)
+    return _load()[0] if choice is _KERNELS else None
 
 
-def operators() -> ModuleType | None:
-    """The kernels as operators for a graph that is being compiled, or None for the reference."""
-    if _asked.get() == "reference" or _load()[0] is None:
+def operators(*tensors: Tensor | None, rounding: str) -> ModuleType | None:
+    """The kernels as operators of a graph that is being compiled, or None for the reference."""
+    asked = _asked.get()
+    if asked == "reference":
+        return None
+    choice = _TRANSFORM if in_transform() else _automatic(tensors, rounding, traced=True)
+    if choice.backend != "numba":
+        _insist(asked, choice)
         return None
     from normwise.ops import graph
 
     return graph
 
 
-def operator_fits(tensors: tuple[Tensor | None, ...], rounding: str) -> bool:
-    """Whether the operators run a call of a compiled graph, as far as its tensors say."""
-    if rounding == "native":
-        return False
-    for tensor in tensors:
-        if tensor is not None and not (tensor.is_cpu and tensor.dtype in KERNEL_DTYPES):
-            return False
-    return True
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Whether a kernel may read these tensors now: a backward pass may run under what its forward
+    pass did not.
+    """
+    return not _watched() and _obstacle(tensors, traced=False) is None
 
 
 def in_transform() -> bool:
     """Whether a transform of torch.func is under way, or forward-mode differentiation."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return _transforms() is not None or forward_ad._current_level >= 0
+
+
+def _watched() -> bool:
+    """Whether somebody needs to see torch's operations."""
+    return bool(
+        _transforms() is not None
+        or forward_ad._current_level >= 0
+        or _modes()
+        or _included(_PRE_DISPATCH)
+        or _tracing()
     )
 
 
-def _automatic(tensors: tuple[Tensor | None, ...], rounding: str) -> Choice:
-    if in_transform() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
-        return _TRANSFORM
+def _automatic(tensors: tuple[Tensor | None, ...], rounding: str, *, traced: bool) -> Choice:
+    obstacle = _obstacle(tensors, traced=traced)
+    if obstacle is not None:
+        return obstacle
+    return _NATIVE if rounding == "native" else _load()[1] or _KERNELS
+
+
+def _obstacle(tensors: tuple[Tensor | None, ...], *, traced: bool) -> Choice | None:
+    """Why the kernels cannot read these tensors. Those of a graph stand for ordinary ones."""
     for tensor in tensors:
         if tensor is None:
             continue
-        if type(tensor) not in _ORDINARY or not tensor.is_cpu or tensor.layout != torch.strided:
+        if not tensor.is_cpu:
+            return _ELSEWHERE
+        if not traced and (
+            type(tensor) not in _ORDINARY or tensor.layout != torch.strided or _batched(tensor)
+        ):
             return _ELSEWHERE
         if tensor.dtype not in KERNEL_DTYPES:
             return _DTYPE
         if not tensor.numel():
             return _EMPTY
-    if rounding == "native":
-        return _NATIVE
-    missing = _load()[1]
-    return missing or _KERNELS
+    return None
+
+
+def _insist(asked: str, choice: Choice) -> None:
+    if asked == "numba" and choice.backend != "numba":
+        raise BackendUnavailable(
+            f"The numba backend cannot run this call: {choice.reason}. "
+            f'Use nw.backend("auto"), which would run the {choice.backend} here.'
+        )
 
 
 _ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
@@ -148,7 +180,7 @@ def _load() -> tuple[ModuleType | None, Choice | None]:
     """The kernels, or why there are none, which is said once."""
     try:
         from normwise.ops.numba_cpu import launch
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a shared library of llvmlite
         reason = f"Numba cannot be imported ({error})"
         warnings.warn(
             f"{reason}: normwise runs its norms in plain PyTorch, which takes several times as "

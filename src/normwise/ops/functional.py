@@ -196,17 +196,18 @@ def _spec(
     out_dtype: torch.dtype | None = None,
 ) -> NormSpec:
     """Checks a call against its shapes and dtypes."""
-    axes = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
-    shape = tuple(axes)
-    _check_floating(op, input=x, weight=weight, bias=bias)
-    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+    shape = _axes(normalized_shape)
+    for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise _not_floating(op, name, tensor)
+    if not shape or x.shape[-len(shape) :] != shape:
         raise ShapeError(
             f"{op}: the input must end with normalized_shape. "
             f"The input is {tuple(x.shape)}, normalized_shape is {shape}. "
             f"Pass the sizes of the trailing axes to normalize over."
         )
     for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and tuple(parameter.shape) != shape:
+        if parameter is not None and parameter.shape != shape:
             raise ShapeError(
                 f"{op}: {name} must have the shape that is normalized. "
                 f"{name} is {tuple(parameter.shape)}, normalized_shape is {shape}. "
@@ -227,13 +228,19 @@ def _spec(
     )
 
 
-def _check_floating(op: str, **tensors: Tensor | None) -> None:
-    for name, tensor in tensors.items():
-        if tensor is not None and not tensor.is_floating_point():
-            raise ShapeError(
-                f"{op}: {name} must be a floating-point tensor. It is {tensor.dtype}. "
-                f"Convert it first, for example with .float()."
-            )
+def _axes(normalized_shape: Shape) -> tuple[int, ...]:
+    if isinstance(normalized_shape, tuple):
+        return normalized_shape
+    return (
+        tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    )
+
+
+def _not_floating(op: str, name: str, tensor: Tensor) -> ShapeError:
+    return ShapeError(
+        f"{op}: {name} must be a floating-point tensor. It is {tensor.dtype}. "
+        f"Convert it first, for example with .float()."
+    )
 
 
 def _torch_eps(dtype: torch.dtype) -> float:
@@ -242,7 +249,8 @@ def _torch_eps(dtype: torch.dtype) -> float:
 
 
 def _check_same_shape(op: str, x: Tensor, residual: Tensor) -> None:
-    _check_floating(op, residual=residual)
+    if not residual.is_floating_point():
+        raise _not_floating(op, "residual", residual)
     if x.shape != residual.shape:
         raise ShapeError(
             f"{op}: input and residual must have one shape. "

@@ -38,7 +38,7 @@ def document(result: dict[str, Any]) -> Document:
     ]
     return Document(
         "normwise bench",
-        f"{len(result['cases'])} cases, {result['settings']['threads']} threads.",
+        f"{len(result['cases'])} case(s), {result['settings']['threads']} thread(s).",
         [*sections, Section("", [Note(LEGEND), Note(_conditions(result))])],
     )
 

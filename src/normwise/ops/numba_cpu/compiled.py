@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from pickle import UnpicklingError
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -71,17 +72,30 @@ class _Cache(FunctionCache):
 
     Its key holds the text of every file of this folder: numba looks only at the file in which a
     kernel is written, and would go on using old code when a formula changes in another. And a
-    folder that is full costs the time to compile again, not the call.
+    folder that is full or holds a damaged file costs the time to compile again, not the call.
     """
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
         return signature, codegen.magic_tuple(), _SOURCES
 
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(signature, target_context)
+        except (EOFError, UnpicklingError):
+            self.flush()
+            return None
+
     def save_overload(self, signature: Any, data: Any) -> None:
         try:
             super().save_overload(signature, data)
         except OSError as error:
-            _warn_of_no_cache(f"{self.cache_path}: {error}")
+            _warn_of_no_cache(str(error.strerror))
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            _warn_of_no_cache(str(error.strerror))
 
 
 def _compile(body: Any, name: str, dtypes: tuple[torch.dtype, ...]) -> Kernel:
@@ -97,16 +111,16 @@ def _compile(body: Any, name: str, dtypes: tuple[torch.dtype, ...]) -> Kernel:
 def _cache_of(body: Any) -> Any:
     try:
         return _Cache(body)
-    except RuntimeError as error:  # numba found no folder that it may write
-        _warn_of_no_cache(str(error))
+    except RuntimeError:  # numba found no folder that it may write
+        _warn_of_no_cache("Numba found no folder to write to")
         return NullCache()
 
 
 @cache
 def _warn_of_no_cache(reason: str) -> None:
     warnings.warn(
-        f"normwise cannot keep its compiled kernels and makes them anew in each process, a few "
-        f"seconds each time. {reason}. Set NUMBA_CACHE_DIR to a folder that can be written.",
+        f"normwise cannot keep its compiled kernels: {reason}. It makes them anew in each process, "
+        f"which takes some seconds. Set NUMBA_CACHE_DIR to a folder that can be written.",
         RuntimeWarning,
         stacklevel=2,
     )

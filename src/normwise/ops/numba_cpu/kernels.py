@@ -199,7 +199,10 @@ def backward_kernel(
             db[j] += widen(dy[j], dtype)
 
     @part()
-    def gradients(row, gain, mean, r, inverse, call, i, dw, db):
+    def gradients(row, gain, mean, r, inverse, scale, call, i, dw, db):
+        """For a row in units of 1/scale. Where that is small, dx takes the scale through dy, since
+        1/sqrt(...) may be too large for its dtype although dx is not.
+        """
         size = call.size
         dy = row_of(call.dy, call.dy_step, call.dy_table, i, size, dy_dtype)
         wants_dw, wants_db = call.wants_weight, call.wants_bias
@@ -207,7 +210,9 @@ def backward_kernel(
             step, table = call.dstream_step, call.dstream_table
             dstream = row_of(call.dstream, step, table, i, size, dstream_dtype)
             dx = row_of(call.dx, size, 0, i, size, dx_dtype)
-            if not wants_dw or call.llama:
+            if scale > 1.0:
+                write_dx(row, scaled(dy, scale, dtype), gain, mean, r, r, dstream, dx, dw, db)
+            elif not wants_dw or call.llama:
                 write_dx(row, dy, gain, mean, r, inverse, dstream, dx, dw, db)
             elif wants_db:
                 write_dx_dw_db(row, dy, gain, mean, r, inverse, dstream, dx, dw, db)
@@ -241,7 +246,7 @@ def backward_kernel(
         if scale != 1.0:
             row = scaled(row, scale, dtype)
         r = dtype(inverse / scale)
-        gradients(row, gain, mean * scale, r, dtype(inverse), call, i, dw, db)
+        gradients(row, gain, mean * scale, r, dtype(inverse), scale, call, i, dw, db)
 
     def kernel(address):
         call = carray(pointer(address, _BACKWARD), (1,))[0]

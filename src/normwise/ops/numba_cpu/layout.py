@@ -27,9 +27,11 @@ class Rows(NamedTuple):
 def rows_of(x: Tensor, axes: int, size: int) -> Rows:
     """The rows of x over its last `axes` axes, `size` entries each.
 
-    Only where these axes have gaps is x copied. Of a gradient that is one number expanded, as
-    `sum()` gives, a single row is made.
+    Only where these axes have gaps is x copied, or where its sign is kept beside its numbers. Of a
+    gradient that is one number expanded, as `sum()` gives, a single row is made.
     """
+    if x.is_neg():
+        x = x.resolve_neg()
     if x.is_contiguous():
         return Rows(x, size)
     leading = x.ndim - axes
@@ -76,6 +78,8 @@ def chunks_of(rows: int, size: int) -> tuple[int, int]:
     A function of the shape alone, since each chunk has its own sums. At least 32768 entries, some
     5 us of work, pay for a thread; 64 chunks occupy as many threads.
     """
-    chunks = min(rows, 64, max(1, rows * size >> 15))
+    if rows * size < 1 << 16:
+        return 1, rows
+    chunks = min(rows, 64, rows * size >> 15)
     per_chunk = math.ceil(rows / chunks)
     return math.ceil(rows / per_chunk), per_chunk

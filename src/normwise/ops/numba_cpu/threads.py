@@ -16,16 +16,17 @@ from pathlib import Path
 
 import torch
 
+from normwise import LOADED_IN
 from normwise.ops.numba_cpu.compiled import Kernel
 
-_parent = os.getpid()
+_MAPS = Path("/proc/self/maps")
 
 
 def run(kernel: Kernel, call: ctypes.Structure, chunks: int) -> None:
     """Runs a call to its end, on as many threads as torch would use."""
     address = ctypes.addressof(call)
     threads = torch.get_num_threads() if chunks > 1 else 1
-    if threads == 1 or os.getpid() != _parent:
+    if threads == 1 or os.getpid() != LOADED_IN:
         kernel.run(address)
     elif team := _team():
         team(kernel.address, address, threads, 0)
@@ -38,14 +39,16 @@ def _team() -> Callable[[int, int, int, int], None] | None:
     """GOMP_parallel of the OpenMP library that torch has loaded, or None."""
     if not sys.platform.startswith("linux") or not torch.backends.openmp.is_available():
         return None
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = Path(line.split()[-1])
-        if path.name.startswith(("libgomp", "libiomp5", "libomp")):
-            start = ctypes.CDLL(str(path)).GOMP_parallel
-            start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-            start.restype = None
-            return start
-    return None
+    loaded = [Path(line.split(maxsplit=5)[-1]) for line in _MAPS.read_text().splitlines()]
+    teams = [path for path in loaded if path.name.startswith(("libgomp", "libiomp5", "libomp"))]
+    if not teams:
+        return None
+    own = Path(torch.__file__).parents[1]
+    library = ctypes.CDLL(str(max(teams, key=lambda path: path.is_relative_to(own))))
+    start = library.GOMP_parallel
+    start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    start.restype = None
+    return start
 
 
 def _run_on_pool(kernel: Kernel, address: int, threads: int) -> None:
