@@ -16,6 +16,7 @@ from normwise.bench.peers import PEERS, Op
 from normwise.bench.settings import Case
 
 SAMPLE = 2e-4  # seconds that one sample lasts at least, so that the clock's own time is nothing
+IN_A_ROW = 5  # calls of a sample at least, after one that is not timed: caches are the peer's own
 ORDER = 0  # seed of the order within each turn
 
 
@@ -74,11 +75,12 @@ def take_turns(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 def _loops(run: Callable[[], object]) -> int:
     """How many calls make one sample; the first calls compile and warm up."""
     for _ in range(3):
-        _seconds(run, 1)
-    return max(1, round(SAMPLE / _seconds(run, 1)))
+        run()
+    return max(IN_A_ROW, round(SAMPLE / _seconds(run, 1)))
 
 
 def _seconds(run: Callable[[], object], loops: int) -> float:
+    run()
     start = time.perf_counter()
     for _ in range(loops):
         run()
