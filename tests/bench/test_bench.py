@@ -154,11 +154,21 @@ def test_the_table() -> None:
     result = {
         "settings": {"threads": 2},
         "conditions": {**conditions(), "numba": "0", "transformers": "0"},
-        "cases": [{"case": asdict(Case("reused", "rms_norm", 4, 8, "bf16")), "peers": peers}],
+        "cases": [
+            {
+                "case": asdict(Case("reused", "rms_norm", 4, 8, "bf16")),
+                "peers": peers,
+                "backend": "reference",
+                "reason": "Numba cannot be imported",
+            }
+        ],
     }
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(render(document(result)))
     lines = console.export_text().splitlines()
+    assert "bf16, normwise by the reference: Numba cannot be imported" in " ".join(
+        line.strip() for line in lines
+    )
     torchs = next(line for line in lines if line.startswith("torch"))
     assert torchs.split() == ["torch", "5.00", "(4.50-5.50)", "16.0", "(14.4-17.6)", "8.00",
                               "0.50", "1.50", "6e-3"]  # fmt: skip

@@ -14,6 +14,7 @@ from normwise.bench.cases import TORCH_DTYPES, Tensors, Truth, tensors_of, truth
 from normwise.bench.kernels import kernels_alone
 from normwise.bench.peers import PEERS, Op
 from normwise.bench.settings import Case
+from normwise.ops.dispatch import which_backend
 
 SAMPLE = 2e-4  # seconds that one sample lasts at least, so that the clock's own time is nothing
 IN_A_ROW = 5  # calls of a sample at least, after one that is not timed: caches are the peer's own
@@ -45,7 +46,8 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
         {"peer": name, "errors": errors.get(name), **{key: t.get(name) for key, t in times.items()}}
         for name in dict.fromkeys([*both, *forward])
     ]
-    return {"case": asdict(case), "peers": peers}
+    backend, reason = which_backend(*tensors.leaves(case.op))
+    return {"case": asdict(case), "backend": backend, "reason": reason, "peers": peers}
 
 
 def _without_gradients(op: Op) -> Callable[[], object]:

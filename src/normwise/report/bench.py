@@ -46,6 +46,8 @@ def document(result: dict[str, Any]) -> Document:
 def _table(entry: Entry) -> Table:
     case = entry["case"]
     title = f"{case['op']} ({case['rows']}, {case['width']}) {case['dtype']}"
+    if entry["backend"] != "numba":
+        title += f", normwise by the {entry['backend']}: {entry['reason']}"
     ours = next((p for p in entry["peers"] if p["peer"] == "normwise"), None)
     return Table(
         "-".join(map(str, case.values())), COLUMNS, [*_rows(entry["peers"], ours)], title=title
