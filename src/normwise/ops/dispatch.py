@@ -1,8 +1,9 @@
 """Which code runs a norm, and why.
 
 There are two backends. `reference` is plain PyTorch and runs everywhere. `numba` is the compiled
-kernels of `numba_cpu`, for eager calls on tensors in this machine's memory. Under a transform, a
-tracer or a compiler the reference runs, so that they see operations which they know.
+kernels of `numba_cpu`, for eager calls on tensors in this machine's memory; a compiled graph gets
+them as operators (`graph.py`). Under a transform or a tracer the reference runs, so that they see
+operations which they know.
 
 A choice that was asked for by name and cannot be met is an error; nothing is switched in silence.
 """
