@@ -4,17 +4,18 @@ import io
 import json
 import sys
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
-from normwise.bench.cases import Tensors, tensors_of, truth_of
-from normwise.bench.measure import errors_of, take_turns
+from normwise.bench.cases import TORCH_DTYPES, Tensors, tensors_of, truth_of
+from normwise.bench.measure import IN_A_ROW, errors_of, take_turns
 from normwise.bench.peers import PEERS
-from normwise.bench.run import run_bench
-from normwise.bench.settings import OPS, BenchSettings, Case
+from normwise.bench.run import ENVIRONMENT, run_bench
+from normwise.bench.settings import DTYPES, OPS, BenchSettings, Case
 from normwise.cli.main import main
 from normwise.conditions import conditions
 from normwise.errors import BenchFailed, SettingError
@@ -50,10 +51,23 @@ def test_errors_tell_right_from_wrong(op: str, dtype: str) -> None:
 def test_all_peers_take_turns() -> None:
     """Each peer is called in each turn, in changing order."""
     calls: list[str] = []
-    times = take_turns({name: lambda name=name: calls.append(name) for name in "ab"}, 5)
+    times = take_turns({name: lambda name=name: calls.append(name) for name in "ab"}, 20)
     assert set(times) == {"a", "b"}
     assert all(t["lower"] <= t["median"] <= t["upper"] for t in times.values())
-    assert calls.count("a") > 5
+    stretches = [name for name, _ in groupby(calls)]
+    assert 10 < len(stretches) < 40  # a fixed order would make 42, no turns 4
+    assert min(calls.count("a"), calls.count("b")) >= 20 * IN_A_ROW
+
+
+def test_dtypes_are_named_once() -> None:
+    """The settings, which load no torch, know the dtypes that cases are made in."""
+    assert tuple(TORCH_DTYPES) == DTYPES
+
+
+def test_the_tour_gives_the_measured_allocator_settings() -> None:
+    """What users are told to set is what was measured."""
+    tour = (Path(__file__).parents[2] / "docs" / "tour.md").read_text()
+    assert " ".join(f"{name}={value}" for name, value in ENVIRONMENT["reused"].items()) in tour
 
 
 def test_the_same_data_each_time() -> None:

@@ -31,7 +31,6 @@ from normwise.ops.rounding import compute_dtype, round_through
 Formula = Callable[[Tensor, Tensor | None, Tensor | None, NormSpec], Tensor]
 Unit = Callable[[Tensor, tuple[int, ...], float], tuple[Tensor, Tensor]]
 Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
-Sum = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)

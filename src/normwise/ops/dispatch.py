@@ -94,7 +94,7 @@ def which_backend(*tensors: Tensor | None, rounding: str = "fp32") -> Choice:
 
 def kernels(*tensors: Tensor | None, rounding: str) -> ModuleType | None:
     """The kernels if they run a call, or None if the reference does."""
-    if _asked.get() != "auto":
+    if _asked.get() != "auto":  # two calls fewer for "auto" are 0.3 of a small norm's 12 us
         choice = which_backend(*tensors, rounding=rounding)
     elif _watched():
         return None

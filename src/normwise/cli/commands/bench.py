@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from normwise.bench.settings import BenchSettings, Case
+from normwise.bench.settings import OPS, BenchSettings, Case
 from normwise.cli.commands.compare import Command, Several
 
 NAMES = Several(str)
@@ -20,7 +20,7 @@ def _names(flag: str, default: tuple[str, ...], text: str) -> Callable[[Command]
 
 
 @click.command("bench")
-@_names("--ops", DEFAULT.ops, "Functions of normwise, also add_layer_norm and layer_norm_add.")
+@_names("--ops", DEFAULT.ops, f"Of {', '.join(OPS)}.")
 @_names("--shapes", DEFAULT.shapes, "Rows and width.")
 @_names("--dtypes", DEFAULT.dtypes, "Of fp32, bf16, fp16, fp64.")
 @_names("--memory", DEFAULT.memory, "Allocator: freed memory reused, or the system's default.")

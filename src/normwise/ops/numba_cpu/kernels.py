@@ -8,6 +8,8 @@ A row is read as it is stored and widened entry by entry, in each pass over it: 
 faster than a widened copy. Loops that only sum may be reordered; those that write may not, but for
 gradients, where a product and a sum may be rounded once. Flags inside a loop are the same for all
 of a row, and the compiler makes a loop of each.
+
+Both makers are one long function: their parts are compiled for the norm and the dtypes they get.
 """
 
 import numpy as np

@@ -68,11 +68,11 @@ def split(mean, dtype):
 
 @njit(error_model="numpy")
 def _mean_square(row, dtype):
-    """0, and mean(x^2)."""
+    """mean(x^2)"""
     total = 0.0
     for start in range(0, row.size, BLOCK):
         total += np.float64(_sum_of_squares(row[start : start + BLOCK], dtype))
-    return 0.0, total / row.size
+    return total / row.size
 
 
 @njit(error_model="numpy")
@@ -95,12 +95,12 @@ def _moments(row, dtype):
 @njit(error_model="numpy")
 def rms_statistics(row, eps, dtype):
     """0, and 1/sqrt(mean(x^2) + eps)."""
-    mean, square = _mean_square(row, dtype)
+    square = _mean_square(row, dtype)
     if _representable(square, eps, dtype):
-        return mean, 1.0 / math.sqrt(square + eps)
+        return 0.0, 1.0 / math.sqrt(square + eps)
     unit = _unit_near(row, eps, dtype)
-    _, square = _mean_square(scaled(row, 1.0 / unit, dtype), dtype)
-    return mean, _inverse_root(square, eps, unit)
+    square = _mean_square(scaled(row, 1.0 / unit, dtype), dtype)
+    return 0.0, _inverse_root(square, eps, unit)
 
 
 @njit(error_model="numpy")

@@ -45,7 +45,9 @@ def _team() -> Callable[[int, int, int, int], None] | None:
         return None
     own = Path(torch.__file__).parents[1]
     library = ctypes.CDLL(str(max(teams, key=lambda path: path.is_relative_to(own))))
-    start = library.GOMP_parallel
+    start: ctypes._NamedFuncPointer | None = getattr(library, "GOMP_parallel", None)
+    if start is None:
+        return None
     start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     start.restype = None
     return start
