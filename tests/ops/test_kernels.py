@@ -17,7 +17,6 @@ from torch.autograd.graph import saved_tensors_hooks
 import normwise as nw
 from normwise.errors import BackendUnavailable, ShapeError
 from normwise.ops.numba_cpu import launch
-from normwise.ops.numba_cpu.calls import CombineCall
 from tests.ops import formulas
 from tests.tolerance import (
     FLOAT64_OUTPUT,
@@ -419,17 +418,16 @@ def test_frozen_parameters_cost_nothing(
     y, *_ = call(op, x, residual, 768, weight=weight, bias=bias, eps=1e-5)
     calls, run = [], launch.run
 
-    def record(kernel: Any, call: Any, chunks: int) -> None:
+    def record(kernel: Any, call: Any, *, threaded: bool) -> None:
         calls.append(call)
-        run(kernel, call, chunks)
+        run(kernel, call, threaded=threaded)
 
     monkeypatch.setattr(launch, "run", record)
     with torch.no_grad():
         grads = y.grad_fn.apply(torch.ones_like(y))
     assert [g is None for g in grads[-2:]] == [frozen, frozen]
     assert grads[1] is not None
-    assert [bool(calls[0].wants_weight), bool(calls[0].wants_bias)] == [not frozen] * 2
-    assert [type(c) for c in calls[1:]] == [] if frozen else [CombineCall] * 2
+    assert [bool(c) for c in (calls[0].dw, calls[0].db, calls[0].sums)] == [not frozen] * 3
 
 
 def written(op: str, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

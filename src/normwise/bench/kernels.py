@@ -26,14 +26,9 @@ def kernels_alone(op: str, tensors: Tensors) -> tuple[Run, Run] | None:
     forward, (_, stream, saved) = launch.prepare_forward(
         norm, form, (x, residual, weight, bias), spec, rounded=True, keep=True
     )
-    parts, _ = launch.prepare_backward(
+    backward, _ = launch.prepare_backward(
         norm, (stream if adds else x, None), (weight, bias),
         (tensors.dy, tensors.dstream if adds else None), saved, spec,
         dx_dtype=x.dtype, wants=(True, bias is not None),
     )  # fmt: skip
-
-    def backward() -> None:
-        for part in parts:
-            part.run()
-
-    return forward.run, backward
+    return forward.run, backward.run

@@ -35,10 +35,12 @@ RESIDUAL_ROUNDINGS = Table(
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     """fp64 if any of the tensors is fp64, else fp32."""
-    for tensor in tensors:
-        if tensor is not None and tensor.dtype == torch.float64:
-            return torch.float64
-    return torch.float32
+    return widest(*(None if tensor is None else tensor.dtype for tensor in tensors))
+
+
+def widest(*dtypes: torch.dtype | None) -> torch.dtype:
+    """fp64 if any of the dtypes is, else fp32."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def round_through(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,16 +1,21 @@
 """What a kernel is told: one record for each call, shared by all threads that work on it.
 
 Addresses and flags are int64. A tensor that is read has three fields: where it begins, how many
-entries its rows lie apart, and the table of its rows where no one step says that (`rows.row_of`).
+entries its rows lie apart, and the table of its rows where no one step says that (`rows.row_at`).
+A parameter has two: where it begins, and the kind of its dtype (`parameters.KINDS`).
 """
 
 from ctypes import Structure, c_double, c_int64
 
-_SHARED = ("ticket", "chunks", "rows_per_chunk", "rows", "size")
+_SHARED = ("ticket", "done", "chunks", "rows_per_chunk", "rows", "size")
 
 
 def _strided(name: str) -> tuple[str, str, str]:
     return name, f"{name}_step", f"{name}_table"
+
+
+def _parameter(name: str) -> tuple[str, str]:
+    return name, f"{name}_kind"
 
 
 class ForwardCall(Structure):
@@ -23,8 +28,10 @@ class ForwardCall(Structure):
                 *_SHARED,
                 *_strided("x"),
                 *_strided("residual"),
-                *("gain", "bias", "y", "stream", "saved"),
-                *("rounded", "llama", "has_bias", "keep"),
+                *_parameter("weight"),
+                *_parameter("bias"),
+                *("y", "stream", "saved"),
+                *("rounded", "llama", "unit_offset"),
             )
         ],
         ("eps", c_double),
@@ -32,7 +39,9 @@ class ForwardCall(Structure):
 
 
 class BackwardCall(Structure):
-    """One call of a backward kernel."""
+    """One call of a backward kernel. An address of 0 stands for a gradient that is not wanted, and
+    for the sums of a single chunk.
+    """
 
     _fields_ = [
         (field, c_int64)
@@ -42,13 +51,10 @@ class BackwardCall(Structure):
             *_strided("residual"),
             *_strided("dy"),
             *_strided("dstream"),
-            *("gain", "saved", "dx", "weight_sums", "bias_sums"),
-            *("llama", "wants_x", "wants_weight", "wants_bias"),
+            *_parameter("weight"),
+            *("saved", "sums", "dx"),
+            *_parameter("dw"),
+            *_parameter("db"),
+            *("llama", "unit_offset"),
         )
     ]
-
-
-class CombineCall(Structure):
-    """One call of the kernel that adds up the sums of all chunks."""
-
-    _fields_ = [(field, c_int64) for field in (*_SHARED, "sums", "total")]

@@ -16,8 +16,10 @@ from numba.core.caching import FunctionCache, NullCache
 from numba.core.ccallback import CFunc
 
 from normwise.ops.forms import Form
-from normwise.ops.numba_cpu import kernels, layer_norm, rms_norm
-from normwise.ops.numba_cpu.elements import STORAGE
+from normwise.ops.numba_cpu import layer_norm, rms_norm
+from normwise.ops.numba_cpu.backward import backward_kernel
+from normwise.ops.numba_cpu.forward import forward_kernel
+from normwise.ops.numba_cpu.memory import STORAGE
 
 NORMS: dict[str, ModuleType] = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 
@@ -46,21 +48,15 @@ class Source(NamedTuple):
 @cache
 def forward(norm: str, form: Form, dtypes: tuple[torch.dtype, ...]) -> Kernel:
     """The forward kernel for the dtypes of x, residual, y, stream and arithmetic."""
-    body = kernels.forward_kernel(NORMS[norm], form, *_stored(dtypes))
+    body = forward_kernel(NORMS[norm], form, *_stored(dtypes))
     return _compile(body, f"{norm}_forward_{form.name}", dtypes)
 
 
 @cache
 def backward(norm: str, source: Source, dtypes: tuple[torch.dtype, ...]) -> Kernel:
     """The backward kernel for the dtypes of x, residual, dy, dstream, dx, n and arithmetic."""
-    body = kernels.backward_kernel(NORMS[norm], source, *_stored(dtypes))
+    body = backward_kernel(NORMS[norm], source, *_stored(dtypes))
     return _compile(body, f"{norm}_backward_{source.is_sum}_{source.has_dstream}", dtypes)
-
-
-@cache
-def combine(dtype: torch.dtype) -> Kernel:
-    """The kernel that adds the sums of chunks into a parameter gradient of a dtype."""
-    return _compile(kernels.combine_kernel(*_stored((dtype,))), "combine", (dtype,))
 
 
 def _stored(dtypes: tuple[torch.dtype, ...]) -> list[Any]:

@@ -1,6 +1,8 @@
 """From tensors to kernels and back: allocates results, describes a call, runs it.
 
-Nothing here is seen by autograd, and nothing that is given is written to.
+Nothing here is seen by autograd, and nothing that is given is written to. What does not depend on
+addresses is worked out once for each kind of call and kept: a small norm takes 10 us, of which that
+would be 4.
 """
 
 from ctypes import Structure
@@ -12,15 +14,20 @@ from torch import Tensor
 
 from normwise.ops.forms import Form
 from normwise.ops.numba_cpu import compiled
-from normwise.ops.numba_cpu.calls import BackwardCall, CombineCall, ForwardCall
-from normwise.ops.numba_cpu.layout import chunks_of, rows_of
+from normwise.ops.numba_cpu.calls import BackwardCall, ForwardCall
+from normwise.ops.numba_cpu.layout import chunks_of, fields, padded, rows_of
+from normwise.ops.numba_cpu.parameters import ABSENT, KINDS
 from normwise.ops.numba_cpu.threads import run
 from normwise.ops.reference import NormSpec
-from normwise.ops.rounding import compute_dtype
+from normwise.ops.rounding import widest
 
 Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 Results = tuple[Tensor, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+Dtype = torch.dtype | None
+
+_CPU = torch.device("cpu")
+_PLANS = 1024  # kinds of calls that are kept
 
 
 class Launch(NamedTuple):
@@ -31,13 +38,22 @@ class Launch(NamedTuple):
 
     kernel: compiled.Kernel
     call: Structure
-    chunks: int
+    threaded: bool
     tensors: tuple[object, ...]
 
     def run(self) -> None:
         """Writes the results."""
-        self.call.ticket = 0
-        run(self.kernel, self.call, self.chunks)
+        self.call.ticket = self.call.done = 0
+        run(self.kernel, self.call, threaded=self.threaded)
+
+
+class _Plan(NamedTuple):
+    """A call but for its addresses, and the dtypes of what it needs memory for."""
+
+    kernel: compiled.Kernel
+    call: Structure
+    threaded: bool
+    dtypes: tuple[torch.dtype, ...]
 
 
 def forward(
@@ -75,29 +91,48 @@ def prepare_forward(
         keep: whether a backward will follow.
     """
     x, residual, weight, bias = inputs
-    dtype = compute_dtype(*inputs)
-    axes, size = len(spec.dims), x.shape[-len(spec.dims) :].numel()
-    rows = x.numel() // size
-    joint = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
-    y_dtype = joint if form is Form.OUTPUT else spec.out_dtype
+    plan = _plan_forward(norm, form, spec, x.shape, *map(_dtype, inputs))
+    y_dtype, stream_dtype = plan.dtypes
+    call = ForwardCall.from_buffer_copy(plan.call)
     y = _empty(x, y_dtype)
-    stream = _empty(x, joint) if form is Form.ADD else None
-    saved = torch.empty((rows, 2), dtype=torch.float64, device="cpu") if keep else None
-    gain = _gain(weight, size, dtype, spec)
-    shift = gain if bias is None else _plain(bias, dtype)
+    stream = _empty(x, stream_dtype) if form is Form.ADD else None
+    saved = torch.empty(call.rows, 2, dtype=torch.float64, device=_CPU) if keep else None
+    axes, size = len(spec.dims), call.size
     x_rows = rows_of(x, axes, size)
-    residual_rows = x_rows if residual is None else rows_of(residual, axes, size)
+    residual_rows = None if residual is None else rows_of(residual, axes, size)
+    weight, bias = _plain(weight), _plain(bias)
+    call.x, call.x_step, call.x_table = fields(x_rows)
+    call.residual, call.residual_step, call.residual_table = fields(residual_rows)
+    call.weight, call.bias, call.rounded = _address(weight), _address(bias), rounded
+    call.y, call.stream, call.saved = y.data_ptr(), _address(stream), _address(saved)
+    tensors = (x_rows, residual_rows, weight, bias, y, stream, saved)
+    return Launch(plan.kernel, call, plan.threaded, tensors), (y, stream, saved)
+
+
+@lru_cache(maxsize=_PLANS)
+def _plan_forward(
+    norm: str,
+    form: Form,
+    spec: NormSpec,
+    shape: torch.Size,
+    x_dtype: torch.dtype,
+    residual_dtype: Dtype,
+    weight_dtype: Dtype,
+    bias_dtype: Dtype,
+) -> _Plan:
+    rows, size = _rows_and_size(shape, len(spec.dims))
+    residual_dtype = residual_dtype or x_dtype
+    joint = torch.promote_types(x_dtype, residual_dtype)
+    y_dtype = joint if form is Form.OUTPUT else spec.out_dtype
+    dtypes = (x_dtype, residual_dtype, y_dtype, joint,
+              widest(x_dtype, residual_dtype, weight_dtype, bias_dtype))  # fmt: skip
     chunks, rows_per_chunk = chunks_of(rows, size)
     call = ForwardCall(
-        0, chunks, rows_per_chunk, rows, size,
-        *x_rows.fields(), *residual_rows.fields(),
-        gain.data_ptr(), shift.data_ptr(), y.data_ptr(), _address(stream), _address(saved),
-        rounded, spec.rounding == "llama", bias is not None, keep,
-        spec.eps,
+        chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
+        weight_kind=_kind(weight_dtype), bias_kind=_kind(bias_dtype), eps=spec.eps,
+        llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
     )  # fmt: skip
-    dtypes = (x.dtype, residual_rows.tensor.dtype, y_dtype, joint, dtype)
-    tensors = (x_rows, residual_rows, gain, shift, y, stream, saved)
-    return Launch(compiled.forward(norm, form, dtypes), call, chunks, tensors), (y, stream, saved)
+    return _Plan(compiled.forward(norm, form, dtypes), call, _pays(rows, size), (y_dtype, joint))
 
 
 def backward(
@@ -112,11 +147,10 @@ def backward(
     wants: tuple[bool, bool],
 ) -> Gradients:
     """The gradients of what was normed, of the weight and of the bias."""
-    launches, results = prepare_backward(
+    launch, results = prepare_backward(
         norm, source, parameters, gradients, saved, spec, dx_dtype=dx_dtype, wants=wants
     )
-    for launch in launches:
-        launch.run()
+    launch.run()
     return results
 
 
@@ -130,8 +164,8 @@ def prepare_backward(
     *,
     dx_dtype: torch.dtype | None,
     wants: tuple[bool, bool],
-) -> tuple[list[Launch], Gradients]:
-    """A backward pass, in parts to be run in order, and the tensors that it will fill.
+) -> tuple[Launch, Gradients]:
+    """A backward pass, and the tensors that it will fill.
 
     Args:
         norm: a row of `compiled.NORMS`.
@@ -144,60 +178,89 @@ def prepare_backward(
         wants: whether weight and bias need theirs.
     """
     (x, residual), (weight, bias), (dy, dstream) = source, parameters, gradients
-    dtype = compute_dtype(x, residual, weight, bias)
     if dy.dtype == torch.float16 != x.dtype:
-        dy = dy.to(dtype)  # a row that is scaled for x's range may leave that of fp16
-    axes, size = len(spec.dims), x.shape[-len(spec.dims) :].numel()
-    rows = x.numel() // size
-    chunks, rows_per_chunk = chunks_of(rows, size)
+        dy = dy.float()  # a row that is scaled for x's range may leave that of fp16
+    tensors = (x, residual, weight, bias, dy, dstream)
+    plan = _plan_backward(norm, spec, x.shape, *map(_dtype, tensors), dx_dtype)
+    call = BackwardCall.from_buffer_copy(plan.call)
     dx = None if dx_dtype is None else _empty(x, dx_dtype)
-    sums = [torch.empty((chunks, size), dtype=torch.float64, device="cpu") if want else None
-            for want in wants]  # fmt: skip
-    gain = _gain(weight, size, dtype, spec)
-    x_rows, dy_rows = rows_of(x, axes, size), rows_of(dy, axes, size)
-    residual_rows = x_rows if residual is None else rows_of(residual, axes, size)
-    dstream_rows = dy_rows if dstream is None else rows_of(dstream, axes, size)
+    dw, db = (_like(parameter) if want else None
+              for want, parameter in zip(wants, parameters, strict=True))  # fmt: skip
+    sums = _sums(plan, dw, db)
+    axes, size = len(spec.dims), call.size
+    x_rows, residual_rows, dy_rows, dstream_rows = (
+        None if part is None else rows_of(part, axes, size) for part in (x, residual, dy, dstream)
+    )
+    weight = _plain(weight)
+    call.x, call.x_step, call.x_table = fields(x_rows)
+    call.residual, call.residual_step, call.residual_table = fields(residual_rows)
+    call.dy, call.dy_step, call.dy_table = fields(dy_rows)
+    call.dstream, call.dstream_step, call.dstream_table = fields(dstream_rows)
+    call.weight, call.saved, call.sums = _address(weight), saved.data_ptr(), _address(sums)
+    call.dx, call.dw, call.db = _address(dx), _address(dw), _address(db)
+    held = (x_rows, residual_rows, dy_rows, dstream_rows, weight, saved, sums, dx, dw, db)
+    return Launch(plan.kernel, call, plan.threaded, held), (dx, dw, db)
+
+
+@lru_cache(maxsize=_PLANS)
+def _plan_backward(
+    norm: str,
+    spec: NormSpec,
+    shape: torch.Size,
+    x_dtype: torch.dtype,
+    residual_dtype: Dtype,
+    weight_dtype: Dtype,
+    bias_dtype: Dtype,
+    dy_dtype: torch.dtype,
+    dstream_dtype: Dtype,
+    dx_dtype: Dtype,
+) -> _Plan:
+    rows, size = _rows_and_size(shape, len(spec.dims))
+    dtype = widest(x_dtype, residual_dtype, weight_dtype, bias_dtype)
+    dtypes = (x_dtype, residual_dtype or x_dtype, dy_dtype, dstream_dtype or dy_dtype,
+              dx_dtype or spec.dtype, spec.dtype, dtype)  # fmt: skip
+    kind = compiled.Source(residual_dtype is not None, dstream_dtype is not None)
+    chunks, rows_per_chunk = chunks_of(rows, size)
     call = BackwardCall(
-        0, chunks, rows_per_chunk, rows, size,
-        *x_rows.fields(), *residual_rows.fields(), *dy_rows.fields(), *dstream_rows.fields(),
-        gain.data_ptr(), saved.data_ptr(), _address(dx), *map(_address, sums),
-        spec.rounding == "llama", dx is not None, *wants,
+        chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
+        weight_kind=_kind(weight_dtype), dw_kind=_kind(weight_dtype), db_kind=_kind(bias_dtype),
+        llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
     )  # fmt: skip
-    tensors = (x_rows, residual_rows, dy_rows, dstream_rows)
-    dtypes = (*(part.tensor.dtype for part in tensors), dx_dtype or spec.dtype, spec.dtype, dtype)
-    kind = compiled.Source(residual is not None, dstream is not None)
-    kernel = compiled.backward(norm, kind, dtypes)
-    launches = [Launch(kernel, call, chunks, (*tensors, gain, saved, dx, sums))]
-    totals = [_combine(part, parameter, launches)
-              for part, parameter in zip(sums, parameters, strict=True)]  # fmt: skip
-    return launches, (dx, totals[0], totals[1])
+    return _Plan(compiled.backward(norm, kind, dtypes), call, _pays(rows, size), (dtype,))
 
 
-def _combine(
-    sums: Tensor | None, parameter: Tensor | None, launches: list[Launch]
-) -> Tensor | None:
-    """The gradient of a parameter, to be filled by one more launch from the sums of all chunks."""
-    if sums is None or parameter is None:
+def _rows_and_size(shape: torch.Size, axes: int) -> tuple[int, int]:
+    size = shape[-axes:].numel()
+    return shape.numel() // size, size
+
+
+def _pays(rows: int, size: int) -> bool:
+    """Whether there is work for more than one thread: a second one costs 2 us, 65536 entries 5."""
+    return rows * size >= 1 << 16
+
+
+def _sums(plan: _Plan, dw: Tensor | None, db: Tensor | None) -> Tensor | None:
+    """Memory for the sums of each chunk. A single one needs none: they stay with the kernel."""
+    chunks, wanted = plan.call.chunks, (dw is not None) + (db is not None)
+    if chunks == 1 or not wanted:
         return None
-    total = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
-    chunks, size = sums.shape
-    call = CombineCall(0, chunks, 0, 0, size, sums.data_ptr(), total.data_ptr())
-    launches.append(Launch(compiled.combine(parameter.dtype), call, 1, (sums, total)))
-    return total
+    length = padded(plan.call.size)
+    return torch.empty(chunks, wanted, length, dtype=plan.dtypes[0], device=_CPU)
 
 
-def _gain(weight: Tensor | None, size: int, dtype: torch.dtype, spec: NormSpec) -> Tensor:
-    """The weight, or 1 + weight, in the dtype of the arithmetic; 1 where there is none."""
-    if weight is None:
-        return _ones(size, dtype)
-    wide = _plain(weight, dtype)
-    return 1 + wide if spec.unit_offset else wide
+def _plain(parameter: Tensor | None) -> Tensor | None:
+    """The parameter without gaps and with its sign in its numbers."""
+    if parameter is None or (parameter.is_contiguous() and not parameter.is_neg()):
+        return parameter
+    return parameter.resolve_neg().contiguous()
 
 
-def _plain(parameter: Tensor, dtype: torch.dtype) -> Tensor:
-    """The parameter in a dtype, without gaps. A cast to its own dtype costs 0.8 us for nothing."""
-    wide = parameter if parameter.dtype == dtype else parameter.to(dtype)
-    return wide.resolve_neg().contiguous()
+def _dtype(x: Tensor | None) -> Dtype:
+    return None if x is None else x.dtype
+
+
+def _kind(dtype: Dtype) -> int:
+    return ABSENT if dtype is None else KINDS[dtype]
 
 
 def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -205,9 +268,8 @@ def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-@lru_cache(maxsize=16)
-def _ones(size: int, dtype: torch.dtype) -> Tensor:
-    return torch.ones(size, dtype=dtype, device="cpu")
+def _like(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else _empty(parameter, parameter.dtype)
 
 
 def _address(x: Tensor | None) -> int:

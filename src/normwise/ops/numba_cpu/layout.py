@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normwise.ops.numba_cpu.lanes import STRIDE
+
 
 class Rows(NamedTuple):
     """A tensor whose normalized axes lie in one piece, row after row or by a table.
@@ -18,10 +20,13 @@ class Rows(NamedTuple):
     step: int
     table: Tensor | None = None
 
-    def fields(self) -> tuple[int, int, int]:
-        """As a kernel's call wants them."""
-        table = self.table
-        return self.tensor.data_ptr(), self.step, 0 if table is None else table.data_ptr()
+
+def fields(rows: Rows | None) -> tuple[int, int, int]:
+    """As a kernel's call wants them: an address, a step, the address of a table."""
+    if rows is None:
+        return 0, 0, 0
+    tensor, step, table = rows
+    return tensor.data_ptr(), step, 0 if table is None else table.data_ptr()
 
 
 def rows_of(x: Tensor, axes: int, size: int) -> Rows:
@@ -75,11 +80,16 @@ def _places(x: Tensor, leading: int) -> Tensor:
 def chunks_of(rows: int, size: int) -> tuple[int, int]:
     """How many chunks the rows are cut into, and how many rows each has.
 
-    A function of the shape alone, since each chunk has its own sums. At least 32768 entries, some
-    5 us of work, pay for a thread; 64 chunks occupy as many threads.
+    A function of the shape alone, since each chunk has its own sums: of 64 rows at most, whose
+    sums in fp32 are exact enough. Else there are 64 chunks, for as many threads, unless they would
+    have fewer than 32768 entries, some 5 us of work.
     """
-    if rows * size < 1 << 16:
-        return 1, rows
-    chunks = min(rows, 64, rows * size >> 15)
-    per_chunk = math.ceil(rows / chunks)
+    per_chunk = min(64, max(math.ceil(rows / 64), (1 << 15) // size, 1))
     return math.ceil(rows / per_chunk), per_chunk
+
+
+def padded(size: int) -> int:
+    """The length of a row in a buffer, so that every lane of a step of a kernel's loops has a place
+    in it.
+    """
+    return (size + STRIDE - 1) // STRIDE * STRIDE

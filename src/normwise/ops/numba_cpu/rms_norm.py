@@ -6,18 +6,19 @@ equation 4.
 
 from numba import njit
 
+from normwise.ops.numba_cpu.lanes import fma
 from normwise.ops.numba_cpu.statistics import rms_statistics
 
 statistics = rms_statistics
 
 
-@njit(error_model="numpy")
-def unit(x, mean, rest, r):
+@njit(error_model="numpy", forceinline=True)
+def unit(x, mean, minus_rest_r, r):
     """n."""
     return x * r
 
 
-@njit(error_model="numpy", fastmath={"contract"})
-def input_gradient(n, dn, mean_dn, mean_n_dn, r):
+@njit(error_model="numpy", forceinline=True)
+def input_gradient(n, dn, mean_dn, minus_mean_n_dn, r):
     """dx."""
-    return (dn - n * mean_n_dn) * r
+    return fma(n, minus_mean_n_dn, dn) * r

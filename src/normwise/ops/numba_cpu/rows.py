@@ -1,13 +1,13 @@
-"""A kernel's view of memory: rows at addresses, and the chunks that threads take in turn."""
+"""A kernel's view of memory: records, rows at addresses, and the chunks that threads take."""
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, from_dtype, njit, types
-from numba.extending import intrinsic, overload
+from numba import carray, njit, types
+from numba.extending import intrinsic
 
-from normwise.ops.numba_cpu.elements import STORAGE, narrow, widen
+from normwise.ops.numba_cpu import layout
 
-_DTYPES = {from_dtype(np.dtype(stored)): stored for stored in STORAGE.values()}
+_LINE = 64  # bytes
 
 
 @intrinsic
@@ -21,50 +21,50 @@ def pointer(typing_context, address, dtype):
 
 
 @intrinsic
-def next_ticket(typing_context, address):
-    """The count at `address`, which is one higher afterwards; no two threads get the same."""
+def count_one(typing_context, address):
+    """The count at `address`, which is one higher afterwards; no two threads get the same. Who
+    counts on sees what was written before.
+    """
 
     def generate(context, builder, signature, args):
         count = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", count, ir.Constant(ir.IntType(64), 1), "monotonic")
+        return builder.atomic_rmw("add", count, ir.Constant(ir.IntType(64), 1), "acq_rel")
 
     return types.int64(types.int64), generate
 
 
 @njit(error_model="numpy")
-def entries(address, size, dtype):
-    """The `size` entries at an address."""
-    return carray(pointer(address, dtype), (size,))
+def record(address, dtype):
+    """The call at an address."""
+    return carray(pointer(address, dtype), (1,))[0]
 
 
 @njit(error_model="numpy")
-def row_of(address, step, table, index, size, dtype):
-    """Row `index` of a tensor whose last axes are contiguous.
+def pair_at(address, i):
+    """Row i of an fp64 table of two columns."""
+    return carray(pointer(address + 16 * i, np.float64), (2,))
 
-    Rows lie `step` entries apart, or where the int64s at `table` say if step is negative. Each row
-    is an array of its own: an index `base + j` would keep the test for negative indices in the
-    loop, which is then not vectorized and 4 times slower.
+
+@njit(error_model="numpy")
+def row_at(base, step, table, i, itemsize):
+    """The address of row i: rows lie `step` entries apart, or where the int64s at `table` say if
+    step is negative.
     """
-    base = entries(table, index + 1, np.int64)[index] if step < 0 else index * step
-    return entries(address, base + size, dtype)[base : base + size]
+    if step < 0:
+        return base + carray(pointer(table, np.int64), (i + 1,))[i] * itemsize
+    return base + i * step * itemsize
 
 
-def scaled(row, scale, dtype):
-    """A copy of the row, times a power of two.
-
-    It is stored as the row is, so that one machine code serves both. The products are exact but for
-    entries so far below the largest that they do not count.
-    """
+padded = njit(error_model="numpy")(layout.padded)
 
 
-@overload(scaled)
-def _scaled(row, scale, dtype):
-    stored = _DTYPES[row.dtype]
+@njit(error_model="numpy")
+def aligned(array):
+    """The first address in an array at which a cache line begins; it is given one more."""
+    return (array.ctypes.data + _LINE - 1) // _LINE * _LINE
 
-    def multiply(row, scale, dtype):
-        copy = np.empty(row.size, stored)
-        for j in range(row.size):
-            copy[j] = narrow(widen(row[j], dtype) * dtype(scale), stored, False)
-        return copy
 
-    return multiply
+@njit(error_model="numpy")
+def hold(array):
+    """Called after the last use of an array's address: Numba frees an array that nobody names."""
+    return array.size

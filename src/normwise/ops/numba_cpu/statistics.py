@@ -1,8 +1,7 @@
 """What a kernel needs to know of a row: its mean and 1/sqrt(mean square + eps), both in fp64.
 
-A row is summed in its own dtype, fp32 or fp64, in blocks whose sums are added in fp64. Only the
-functions that sum may reorder (`reassoc`), without which no sum is vectorized; none assumes that
-NaN or infinity do not occur, which plain fastmath would.
+A row is summed in the dtype of the arithmetic, fp32 or fp64, in two sums of 32 lanes, and every
+4096 entries these are added up in fp64.
 
 Where squares overflow or vanish, the same sums are made of a copy of the row, in units of a power
 of two near its largest entry, with eps divided along: no bit changes but for the range.
@@ -13,134 +12,27 @@ import math
 import numpy as np
 from numba import njit
 
-from normwise.ops.numba_cpu.elements import widen
-from normwise.ops.numba_cpu.rows import scaled
+from normwise.ops.numba_cpu.lanes import (
+    LANES,
+    STRIDE,
+    fma,
+    larger_size,
+    largest,
+    spread,
+    total,
+)  # fmt: skip
+from normwise.ops.numba_cpu.memory import limiter
+from normwise.ops.numba_cpu.rows import padded
 
-BLOCK = 2048  # entries whose sum is taken in the row's dtype: 64 in each of 32 vector lanes
-HEAD = 32  # entries whose mean is the first estimate of a row's
-SUMMING = {"reassoc", "contract", "nsz", "arcp"}
-
-
-@njit(error_model="numpy")
-def _difference(value, pivot):
-    """x - pivot, before anything is added, also where the sums around it may be reordered."""
-    return value - pivot
-
-
-@njit(error_model="numpy", fastmath=SUMMING)
-def _sum_of_squares(row, dtype):
-    total = dtype(0)
-    for j in range(row.size):
-        value = widen(row[j], dtype)
-        total += value * value
-    return total
+BLOCK = 64 * STRIDE  # entries whose sum is taken in the dtype of the arithmetic: 64 in each lane
 
 
-@njit(error_model="numpy", fastmath=SUMMING)
-def _sums_about(row, pivot, dtype):
-    total, squares = dtype(0), dtype(0)
-    for j in range(row.size):
-        difference = _difference(widen(row[j], dtype), pivot)
-        total += difference
-        squares += difference * difference
-    return total, squares
-
-
-@njit(error_model="numpy")
-def _moments_about(row, pivot, dtype):
-    """mean(x) - pivot, and the variance."""
-    total, squares = 0.0, 0.0
-    for start in range(0, row.size, BLOCK):
-        sums = _sums_about(row[start : start + BLOCK], pivot, dtype)
-        total += np.float64(sums[0])
-        squares += np.float64(sums[1])
-    rest = total / row.size
-    variance = squares / row.size - rest * rest
-    return rest, 0.0 if variance < 0.0 else variance
-
-
-@njit(error_model="numpy")
-def split(mean, dtype):
-    """A mean in fp64 as the sum of two numbers of `dtype`."""
+@njit(error_model="numpy", forceinline=True)
+def spread_statistics(mean, r, dtype):
+    """What a norm's `unit` takes: the mean in `dtype`, what is lost of it times -r, and r."""
     high = dtype(mean)
-    return high, dtype(mean - np.float64(high))
-
-
-@njit(error_model="numpy")
-def _mean_square(row, dtype):
-    """mean(x^2)"""
-    total = 0.0
-    for start in range(0, row.size, BLOCK):
-        total += np.float64(_sum_of_squares(row[start : start + BLOCK], dtype))
-    return total / row.size
-
-
-@njit(error_model="numpy")
-def _moments(row, dtype):
-    """mean(x), and the variance.
-
-    Sums are of differences from a pivot near the mean, the mean of the row's head, so that one
-    pass gives both without cancellation, and a constant row its value and 0. Where the head is
-    more than a standard deviation off, the row is summed again about the mean that was found.
-    """
-    first = widen(row[0], dtype)
-    pivot = first + dtype(_moments_about(row[:HEAD], first, dtype)[0])
-    rest, variance = _moments_about(row, pivot, dtype)
-    if rest * rest > variance:
-        pivot = dtype(np.float64(pivot) + rest)
-        rest, variance = _moments_about(row, pivot, dtype)
-    return np.float64(pivot) + rest, variance
-
-
-@njit(error_model="numpy")
-def rms_statistics(row, eps, dtype):
-    """0, and 1/sqrt(mean(x^2) + eps)."""
-    square = _mean_square(row, dtype)
-    if _representable(square, eps, dtype):
-        return 0.0, 1.0 / math.sqrt(square + eps)
-    unit = _unit_near(row, eps, dtype)
-    square = _mean_square(scaled(row, 1.0 / unit, dtype), dtype)
-    return 0.0, _inverse_root(square, eps, unit)
-
-
-@njit(error_model="numpy")
-def layer_statistics(row, eps, dtype):
-    """mean(x), and 1/sqrt(var(x) + eps)."""
-    mean, variance = _moments(row, dtype)
-    if _representable(variance, eps, dtype):
-        return mean, 1.0 / math.sqrt(variance + eps)
-    unit = _unit_near(row, eps, dtype)
-    mean, variance = _moments(scaled(row, 1.0 / unit, dtype), dtype)
-    return mean * unit, _inverse_root(variance, eps, unit)
-
-
-@njit(error_model="numpy")
-def _representable(square, eps, dtype):
-    """Whether the squares that were summed neither overflowed nor lost the row below eps."""
-    return math.isfinite(square) and max(square, abs(eps)) >= 1e8 * np.finfo(dtype).tiny
-
-
-@njit(error_model="numpy")
-def _unit_near(row, eps, dtype):
-    """A power of two near the largest entry, or near sqrt(eps) where that is larger."""
-    largest = math.sqrt(abs(eps))
-    for value in row:
-        largest = max(largest, abs(widen(value, np.float64)))
-    limits = np.finfo(dtype)
-    _, exponent = math.frexp(min(largest, np.float64(limits.max)))
-    return math.ldexp(1.0, min(max(exponent - 1, limits.minexp), -limits.minexp))
-
-
-@njit(error_model="numpy")
-def _inverse_root(square, eps, unit):
-    """1/sqrt(mean square + eps) for a square in units of unit^2.
-
-    eps is divided by the unit twice, whose square may overflow itself. Where it vanishes, so does
-    eps beside any square but 0.
-    """
-    if square == 0.0:
-        return 1.0 / math.sqrt(eps)
-    return 1.0 / math.sqrt(square + eps / unit / unit) / unit
+    low = dtype(mean - np.float64(high))
+    return spread(high), spread(-low * r), spread(r)
 
 
 @njit(error_model="numpy")
@@ -153,3 +45,152 @@ def unit_of(inverse, dtype):
     limits = np.finfo(dtype)
     _, exponent = math.frexp(inverse)
     return math.ldexp(1.0, min(max(exponent - 1, limits.minexp), limits.maxexp - 1))
+
+
+def scaling(part, read, write, dtype):
+    """Makes `scaled(row, size, scale, spare)`: copies the row, times a power of two, into a buffer,
+    where it is read as the row is. The products are exact but for entries so far below the largest
+    that they do not count.
+    """
+
+    @part()
+    def scaled(row, size, scale, spare):
+        factor = spread(dtype(scale))
+        for j in range(0, padded(size), LANES):
+            write(spare, j, size, read(row, j, size) * factor)
+        return spare
+
+    return scaled
+
+
+def rms_statistics(part, read, scaled, paired, dtype):
+    """Makes `statistics(row, size, eps, spare)`: 0, and 1/sqrt(mean(x^2) + eps)."""
+    unit_near = _unit_near(part, read, dtype)
+
+    @part(forceinline=True)
+    def squared(row, j, end, sums):
+        a, b = read(row, j, end), read(row, j + LANES, end)
+        return fma(a, a, sums[0]), fma(b, b, sums[1])
+
+    @part(forceinline=True)
+    def mean_square(row, size):
+        squares, whole, zero = 0.0, size // STRIDE * STRIDE, spread(dtype(0))
+        for start in range(0, whole, BLOCK):
+            sums = zero, zero
+            for j in range(start, min(start + BLOCK, whole), STRIDE):
+                sums = squared(row, j, j + STRIDE, sums)
+            squares += total(sums[0] + sums[1])
+        if whole < size:
+            sums = squared(row, whole, size, (zero, zero))
+            squares += total(sums[0] + sums[1])
+        return squares / size
+
+    @part()
+    def beyond_range(row, size, eps, spare):
+        unit = unit_near(row, size, eps)
+        square = mean_square(scaled(row, size, 1.0 / unit, spare), size)
+        return 0.0, _inverse_root(square, eps, unit)
+
+    @part()
+    def statistics(row, size, eps, spare):
+        square = mean_square(row, size)
+        if _representable(square, eps, dtype):
+            return 0.0, 1.0 / math.sqrt(square + eps)
+        return beyond_range(row, size, eps, spare)
+
+    return statistics
+
+
+def layer_statistics(part, read, scaled, paired, dtype):
+    """Makes `statistics(row, size, eps, spare)`: mean(x), and 1/sqrt(var(x) + eps).
+
+    Sums are of differences from a pivot near the mean, the mean of the row's first 32 entries, so
+    that one pass gives both without cancellation, and a constant row its value and 0. Where the
+    pivot is more than a standard deviation off, the row is summed again about the mean found.
+    """
+    unit_near = _unit_near(part, read, dtype)
+    within = limiter(dtype, paired=paired)
+
+    @part(forceinline=True)
+    def differences(row, j, end, centre, sums):
+        a = within(read(row, j, end) - centre, j, end)
+        b = within(read(row, j + LANES, end) - centre, j + LANES, end)
+        return sums[0] + a, sums[1] + b, fma(a, a, sums[2]), fma(b, b, sums[3])
+
+    @part()
+    def moments_about(row, size, pivot):
+        """mean(x) - pivot, and the variance."""
+        plain, squares, whole = 0.0, 0.0, size // STRIDE * STRIDE
+        centre, zero = spread(pivot), spread(dtype(0))
+        for start in range(0, whole, BLOCK):
+            sums = zero, zero, zero, zero
+            for j in range(start, min(start + BLOCK, whole), STRIDE):
+                sums = differences(row, j, j + STRIDE, centre, sums)
+            plain += total(sums[0] + sums[1])
+            squares += total(sums[2] + sums[3])
+        if whole < size:
+            sums = differences(row, whole, size, centre, (zero, zero, zero, zero))
+            plain += total(sums[0] + sums[1])
+            squares += total(sums[2] + sums[3])
+        rest = plain / size
+        variance = squares / size - rest * rest
+        return rest, 0.0 if variance < 0.0 else variance
+
+    @part(forceinline=True)
+    def moments(row, size):
+        pivot = dtype(total(read(row, 0, size)) / min(size, LANES))
+        rest, variance = moments_about(row, size, pivot)
+        if rest * rest > variance:
+            pivot = dtype(np.float64(pivot) + rest)
+            rest, variance = moments_about(row, size, pivot)
+        return np.float64(pivot) + rest, variance
+
+    @part()
+    def beyond_range(row, size, eps, spare):
+        unit = unit_near(row, size, eps)
+        mean, variance = moments(scaled(row, size, 1.0 / unit, spare), size)
+        return mean * unit, _inverse_root(variance, eps, unit)
+
+    @part()
+    def statistics(row, size, eps, spare):
+        mean, variance = moments(row, size)
+        if _representable(variance, eps, dtype):
+            return mean, 1.0 / math.sqrt(variance + eps)
+        return beyond_range(row, size, eps, spare)
+
+    return statistics
+
+
+def _unit_near(part, read, dtype):
+    limits = np.finfo(dtype)
+    top, low, high = float(limits.max), int(limits.minexp), -int(limits.minexp)
+
+    @part()
+    def unit_near(row, size, eps):
+        """A power of two near the largest entry, or near sqrt(eps) where that is larger."""
+        entry = spread(dtype(0))
+        for j in range(0, size, LANES):
+            entry = larger_size(entry, read(row, j, size))
+        limit = max(np.float64(largest(entry)), math.sqrt(abs(eps)))
+        _, exponent = math.frexp(min(limit, top))
+        return math.ldexp(1.0, min(max(exponent - 1, low), high))
+
+    return unit_near
+
+
+@njit(error_model="numpy")
+def _representable(square, eps, dtype):
+    """Whether the squares that were summed neither overflowed nor lost the row below eps."""
+    return math.isfinite(square) and max(square, abs(eps)) >= 1e8 * np.finfo(dtype).tiny
+
+
+@njit(error_model="numpy")
+def _inverse_root(square, eps, unit):
+    """1/sqrt(mean square + eps) for a square in units of unit^2.
+
+    eps is divided by the unit twice, whose square may overflow itself. Where it vanishes, so does
+    eps beside any square but 0.
+    """
+    if square == 0.0:
+        return 1.0 / math.sqrt(eps)
+    return 1.0 / math.sqrt(square + eps / unit / unit) / unit

@@ -22,10 +22,10 @@ from normwise.ops.numba_cpu.compiled import Kernel
 _MAPS = Path("/proc/self/maps")
 
 
-def run(kernel: Kernel, call: ctypes.Structure, chunks: int) -> None:
-    """Runs a call to its end, on as many threads as torch would use."""
+def run(kernel: Kernel, call: ctypes.Structure, *, threaded: bool) -> None:
+    """Runs a call to its end, in one thread or in as many as torch would use."""
     address = ctypes.addressof(call)
-    threads = torch.get_num_threads() if chunks > 1 else 1
+    threads = torch.get_num_threads() if threaded else 1
     if threads == 1 or os.getpid() != LOADED_IN:
         kernel.run(address)
     elif team := _team():
