@@ -223,3 +223,18 @@ def test_exported_program_needs_no_normwise() -> None:
     """An exported program is made of torch's operations."""
     program = torch.export.export(nw.LayerNorm(33), (randn(5, 33),))
     assert not any("normwise" in str(node.target) for node in program.graph.nodes)
+
+
+def test_the_kernels_asked_for_by_name() -> None:
+    """A graph that cannot have them is not compiled, and the reason is in the error."""
+
+    def f(x: Tensor, rounding: str) -> Tensor:
+        return nw.rms_norm(x, 8, rounding=rounding)
+
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    with nw.backend("numba"):
+        assert torch.equal(compiled(randn(2, 8), "fp32"), f(randn(2, 8), "fp32"))
+        with pytest.raises(
+            RuntimeError, match="cannot run this call: native rounding is by defini"
+        ):
+            compiled(randn(2, 8), "native")

@@ -266,6 +266,61 @@ def test_one_gradient_for_all_rows(name: str) -> None:
 
 
 @both
+@pytest.mark.parametrize(("dtype", "place"), [(BF16, 7), (F16, 10)])
+def test_halves_are_rounded_once(name: str, dtype: torch.dtype, place: int) -> None:
+    """A sum just above the middle between two halves is rounded up: by way of fp32, which cannot
+    hold it, it would be the middle, and become the even one below.
+    """
+    x, bias = randn(192, 4), torch.zeros(4, dtype=dtype, requires_grad=True)
+    dy = torch.zeros(192, 4)
+    dy[0], dy[64], dy[128] = 1.0, 2.0 ** -(place + 1), 2.0**-30  # a chunk of 64 rows each
+    (db,) = torch.autograd.grad(OPS[name](x, 4, bias=bias, eps=1e-5), bias, dy)
+    assert torch.equal(db, torch.full((4,), 1 + 2.0**-place, dtype=dtype))
+
+
+@both
+@pytest.mark.parametrize("dtype", [F32, BF16, F16, F64])
+@pytest.mark.parametrize("width", [1, 33, 768, 5000])
+def test_kernels_agree_to_the_bit(name: str, width: int, dtype: torch.dtype) -> None:
+    """Each form has a kernel of its own: with a residual of zeros they give one result."""
+    x, zeros = (5 + randn(7, width)).to(dtype), torch.zeros(7, width, dtype=dtype)
+    y = OPS[name](x, width, eps=1e-5)
+    assert torch.equal(OPS[f"add_{name}"](x, zeros, width, eps=1e-5)[0], y)
+    assert torch.equal(OPS[f"{name}_add"](x, zeros, width, eps=1e-5), y)
+
+
+@every
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(("width", "aligned"), [(96, True), (100, False)])
+def test_past_the_caches(
+    op: str, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, aligned: bool
+) -> None:
+    """What is too large for the caches is written past them, where rows begin at cache lines."""
+    inputs = [randn(300, width, seed=k, dtype=dtype).requires_grad_() for k in (0, 1)]
+    inputs += [randn(width, seed=k, dtype=dtype).requires_grad_() for k in (2, 3)]
+    found, past, run = [], [], launch.run
+
+    def record(kernel: Any, call: Any, *, threaded: bool) -> None:
+        past.append(bool(call.past))
+        run(kernel, call, threaded=threaded)
+
+    monkeypatch.setattr(launch, "run", record)
+    for size in (1 << 40, 1):
+        monkeypatch.setattr(launch, "_BEYOND_CACHES", size)
+        launch._plan_forward.cache_clear()
+        launch._plan_backward.cache_clear()
+        x, residual, weight, bias = inputs
+        outputs = call(op, x, residual, width, weight=weight, bias=bias, eps=1e-5)
+        dy = [randn(300, width, seed=9, dtype=dtype) for _ in outputs]
+        wanted = inputs if op not in NORMS else [x, weight, bias]
+        found.append([*outputs, *torch.autograd.grad(outputs, wanted, dy)])
+    assert all(map(torch.equal, *found))
+    assert past == [False, False, aligned, aligned]
+    launch._plan_forward.cache_clear()
+    launch._plan_backward.cache_clear()
+
+
+@both
 @pytest.mark.parametrize(("dtype", "one"), [(F32, 1.0), (BF16, 1.0), (F16, 0.5), (F64, 1.0)])
 def test_ones_are_counted(name: str, dtype: torch.dtype, one: float) -> None:
     """100000 ones are 100000 in every dtype that holds it; in fp16, 50000 of halves."""

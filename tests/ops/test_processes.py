@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 
 import normwise as nw
 
@@ -386,3 +387,25 @@ def test_pool_where_torch_has_no_team() -> None:
         flags=FORKS,
     )
     assert printed == "1\nTrue True\nTrue True\nTrue True\n"
+
+
+def test_a_library_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    """The path of torch's OpenMP library is all that follows the fifth field of a map."""
+    folder = tmp_path / "of torch"
+    folder.mkdir()
+    own = next((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+    library = shutil.copy(own, folder / own.name)
+    maps = tmp_path / "maps"
+    maps.write_text(f"7f0000000000-7f0000001000 r-xp 00000000 08:01 123456    {library}\n")
+    printed = python(
+        f"""
+        from normwise.ops.numba_cpu import threads
+
+        one = case(nw.layer_norm, 4096, 256)
+        expected = bits(*one)
+        threads._MAPS = threads.Path({str(maps)!r})
+        threads._team.cache_clear()
+        print(bits(*one) == expected, threads._team() is not None)
+        """
+    )
+    assert printed == "True True\n"

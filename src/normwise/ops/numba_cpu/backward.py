@@ -9,7 +9,14 @@ import numpy as np
 
 from normwise.ops.numba_cpu.calls import BackwardCall
 from normwise.ops.numba_cpu.lanes import LANES, STRIDE, fma, spread, total
-from normwise.ops.numba_cpu.memory import buffer, limiter, reader, rounder, writer
+from normwise.ops.numba_cpu.memory import (
+    buffer,
+    limiter,
+    reader,
+    result_writer,
+    rounder,
+    writer,
+)
 from normwise.ops.numba_cpu.parameters import gradient_sum, parameter_reading
 from normwise.ops.numba_cpu.parts import parts
 from normwise.ops.numba_cpu.rows import aligned, count_one, hold, padded, pair_at, record, row_at
@@ -40,7 +47,7 @@ def backward_kernel(
     read_residual = reader(residual_dtype, dtype, paired=paired)
     read_dy = reader(dy_dtype, dtype, paired=paired)
     read_dstream = reader(dstream_dtype, dtype, paired=paired)
-    write_dx = writer(dx_dtype, dtype, paired=paired, tame=tame)
+    write_dx = result_writer(dx_dtype, dtype, paired=paired, tame=tame)
     round_like = rounder(like, dtype, tame=tame)
     within = limiter(dtype, paired=paired)
     load, store = buffer(dtype)
@@ -105,7 +112,8 @@ def backward_kernel(
 
     @part(forceinline=True)
     def gradients_at(j, end, flags, rows, centred, gradient_means, sums):
-        (llama, fresh), (row, dy, dstream, gain, dx), (dw, db) = flags, rows, sums
+        (llama, past, fresh), (dw, db) = flags, sums
+        row, dy, dstream, gain, dx = rows
         mean_dn, minus_mean_n_dn, inverse = gradient_means
         n = unit(read(row, j, end), *centred)
         dy_j = read_dy(dy, j, end)
@@ -114,7 +122,7 @@ def backward_kernel(
             gradient = input_gradient(n, dn, mean_dn, minus_mean_n_dn, inverse)
             if with_dstream:
                 gradient = gradient + read_dstream(dstream, j, end)
-            write_dx(dx, j, end, gradient)
+            write_dx(dx, j, end, gradient, past)
         if dw:
             if llama:
                 n = round_like(n)
@@ -151,7 +159,8 @@ def backward_kernel(
 
     @part(forceinline=True)
     def finish(call, i, found, fresh, gain, sums, spare):
-        size, (row, mean_dn, mean_n_dn), flags = call.size, found, (call.llama, fresh)
+        size, (row, mean_dn, mean_n_dn) = call.size, found
+        flags = call.llama, call.past != 0, fresh
         mean, inverse = pair_at(call.saved, i)
         dy = row_at(call.dy, call.dy_step, call.dy_table, i, dy_bytes)
         dstream = row_at(call.dstream, call.dstream_step, call.dstream_table, i, dstream_bytes)

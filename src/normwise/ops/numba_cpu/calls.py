@@ -31,7 +31,7 @@ class ForwardCall(Structure):
                 *_parameter("weight"),
                 *_parameter("bias"),
                 *("y", "stream", "saved"),
-                *("rounded", "llama", "unit_offset"),
+                *("rounded", "llama", "unit_offset", "past"),
             )
         ],
         ("eps", c_double),
@@ -55,6 +55,6 @@ class BackwardCall(Structure):
             *("saved", "sums", "dx"),
             *_parameter("dw"),
             *_parameter("db"),
-            *("llama", "unit_offset"),
+            *("llama", "unit_offset", "past"),
         )
     ]

@@ -12,7 +12,7 @@ import numpy as np
 from normwise.ops.forms import Form
 from normwise.ops.numba_cpu.calls import ForwardCall
 from normwise.ops.numba_cpu.lanes import LANES
-from normwise.ops.numba_cpu.memory import buffer, reader, rounder, writer
+from normwise.ops.numba_cpu.memory import buffer, reader, result_writer, rounder, writer
 from normwise.ops.numba_cpu.parameters import ABSENT, parameter_reading
 from normwise.ops.numba_cpu.parts import parts
 from normwise.ops.numba_cpu.rows import aligned, count_one, hold, padded, pair_at, record, row_at
@@ -35,8 +35,8 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
 
     read_x = reader(x_dtype, dtype, paired=paired)
     read_residual = reader(residual_dtype, dtype, paired=paired)
-    write_y = writer(y_dtype, dtype, paired=paired, tame=tame)
-    write_stream = writer(stream_dtype, dtype, paired=paired, tame=tame)
+    write_y = result_writer(y_dtype, dtype, paired=paired, tame=tame)
+    write_stream = result_writer(stream_dtype, dtype, paired=paired, tame=tame)
     round_to_x = rounder(x_dtype, dtype, tame=tame)
     round_to_stream = rounder(stream_dtype, dtype, tame=tame)
     load, store = buffer(dtype)
@@ -53,20 +53,20 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
         return row_at(call.residual, call.residual_step, call.residual_table, i, residual_bytes)
 
     @part(forceinline=True)
-    def add_at(j, end, rounded, x, residual, stream, total):
+    def add_at(j, end, rounded, past, x, residual, stream, total):
         """The sum, as the stream holds it or before it is rounded."""
         value = read_x(x, j, end) + read_residual(residual, j, end)
-        write_stream(stream, j, end, value)
+        write_stream(stream, j, end, value, past)
         store(total, j, end, round_to_stream(value) if rounded else value)
 
     @part()
     def add(call, x, residual, stream, total):
-        size, rounded = call.size, call.rounded
+        size, rounded, past = call.size, call.rounded, call.past != 0
         whole = size // LANES * LANES
         for j in range(0, whole, LANES):
-            add_at(j, j + LANES, rounded, x, residual, stream, total)
+            add_at(j, j + LANES, rounded, past, x, residual, stream, total)
         for j in range(whole, padded(size), LANES):
-            add_at(j, size, rounded, x, residual, stream, total)
+            add_at(j, size, rounded, past, x, residual, stream, total)
 
     @part(forceinline=True)
     def begin(call, i, totals, spare):
@@ -85,7 +85,7 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
         return row, mean, inverse
 
     @part(forceinline=True)
-    def write_at(j, end, llama, has_bias, row, centred, gain, bias, residual, y):
+    def write_at(j, end, llama, has_bias, past, row, centred, gain, bias, residual, y):
         """g n + b, each step rounded by itself."""
         n = unit(read(row, j, end), *centred)
         if llama:
@@ -95,17 +95,18 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
             n = n + read_parameter(bias, j, end)
         if is_added:
             n = read_residual(residual, j, end) + round_to_x(n)
-        write_y(y, j, end, n)
+        write_y(y, j, end, n, past)
 
     @part()
     def write_row(call, row, mean, inverse, gain, bias, residual, y):
-        size, llama, has_bias = call.size, call.llama, call.bias_kind != ABSENT
+        size, llama = call.size, call.llama
+        has_bias, past = call.bias_kind != ABSENT, call.past != 0
         centred = spread_statistics(mean, dtype(inverse), dtype)
         whole = size // LANES * LANES
         for j in range(0, whole, LANES):
-            write_at(j, j + LANES, llama, has_bias, row, centred, gain, bias, residual, y)
+            write_at(j, j + LANES, llama, has_bias, past, row, centred, gain, bias, residual, y)
         if whole < size:
-            write_at(whole, size, llama, has_bias, row, centred, gain, bias, residual, y)
+            write_at(whole, size, llama, has_bias, past, row, centred, gain, bias, residual, y)
 
     @part(forceinline=True)
     def finish(call, i, found, gain, bias, spare):

@@ -16,6 +16,7 @@ from normwise.ops.forms import Form
 from normwise.ops.numba_cpu import compiled
 from normwise.ops.numba_cpu.calls import BackwardCall, ForwardCall
 from normwise.ops.numba_cpu.layout import chunks_of, fields, padded, rows_of
+from normwise.ops.numba_cpu.memory import LINE
 from normwise.ops.numba_cpu.parameters import ABSENT, KINDS
 from normwise.ops.numba_cpu.threads import run
 from normwise.ops.reference import NormSpec
@@ -28,6 +29,7 @@ Dtype = torch.dtype | None
 
 _CPU = torch.device("cpu")
 _PLANS = 1024  # kinds of calls that are kept
+_BEYOND_CACHES = 32 << 20  # bytes of a result that no cache keeps for the next operation
 
 
 class Launch(NamedTuple):
@@ -105,6 +107,7 @@ def prepare_forward(
     call.residual, call.residual_step, call.residual_table = fields(residual_rows)
     call.weight, call.bias, call.rounded = _address(weight), _address(bias), rounded
     call.y, call.stream, call.saved = y.data_ptr(), _address(stream), _address(saved)
+    call.past &= _at_line(y) and _at_line(stream)
     tensors = (x_rows, residual_rows, weight, bias, y, stream, saved)
     return Launch(plan.kernel, call, plan.threaded, tensors), (y, stream, saved)
 
@@ -131,6 +134,7 @@ def _plan_forward(
         chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
         weight_kind=_kind(weight_dtype), bias_kind=_kind(bias_dtype), eps=spec.eps,
         llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
+        past=_beyond_caches(rows, size, y_dtype),
     )  # fmt: skip
     return _Plan(compiled.forward(norm, form, dtypes), call, _pays(rows, size), (y_dtype, joint))
 
@@ -198,6 +202,7 @@ def prepare_backward(
     call.dstream, call.dstream_step, call.dstream_table = fields(dstream_rows)
     call.weight, call.saved, call.sums = _address(weight), saved.data_ptr(), _address(sums)
     call.dx, call.dw, call.db = _address(dx), _address(dw), _address(db)
+    call.past &= _at_line(dx)
     held = (x_rows, residual_rows, dy_rows, dstream_rows, weight, saved, sums, dx, dw, db)
     return Launch(plan.kernel, call, plan.threaded, held), (dx, dw, db)
 
@@ -225,6 +230,7 @@ def _plan_backward(
         chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
         weight_kind=_kind(weight_dtype), dw_kind=_kind(weight_dtype), db_kind=_kind(bias_dtype),
         llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
+        past=_beyond_caches(rows, size, dx_dtype or dtype),
     )  # fmt: skip
     return _Plan(compiled.backward(norm, kind, dtypes), call, _pays(rows, size), (dtype,))
 
@@ -237,6 +243,16 @@ def _rows_and_size(shape: torch.Size, axes: int) -> tuple[int, int]:
 def _pays(rows: int, size: int) -> bool:
     """Whether there is work for more than one thread: a second one costs 2 us, 65536 entries 5."""
     return rows * size >= 1 << 16
+
+
+def _beyond_caches(rows: int, size: int, dtype: torch.dtype) -> bool:
+    """Whether a result is written past the caches; its rows have to begin at cache lines."""
+    row_bytes = size * dtype.itemsize
+    return rows * row_bytes >= _BEYOND_CACHES and row_bytes % LINE == 0
+
+
+def _at_line(x: Tensor | None) -> bool:
+    return x is None or x.data_ptr() % LINE == 0
 
 
 def _sums(plan: _Plan, dw: Tensor | None, db: Tensor | None) -> Tensor | None:

@@ -47,6 +47,7 @@ _PAIRED = [*range(0, LANES, 2), *range(1, LANES, 2)]  # which entry is in each l
 _UNPAIRED = [_PAIRED.index(entry) for entry in range(LANES)]  # in which lane each entry is
 _HALF = LANES // 2
 _HIGH = 0xFFFF0000
+LINE = 64  # bytes of a cache line
 
 
 @cache
@@ -88,17 +89,28 @@ def writer(stored: type, dtype: type, *, paired: bool, tame: bool) -> Any:
     @intrinsic
     def write(typing_context, row, j, size, value):
         def generate(context, builder, signature, args):
-            place = _place(builder, args[0], args[1], stored)
-            count = builder.sub(args[2], args[1])
-            narrow = _narrow(builder, args[3], stored, paired, tame)
-            with builder.if_else(_is_whole(builder, count), likely=True) as (then, otherwise):
-                with then:
-                    builder.store(narrow, place, align=np.dtype(stored).itemsize)
-                with otherwise:
-                    _store_some(builder, narrow, place, stored, count)
+            _write(builder, *args, stored, paired, tame, ir.IntType(1)(0))
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, types.int64, lanes), generate
+
+    return write
+
+
+@cache
+def result_writer(stored: type, dtype: type, *, paired: bool, tame: bool) -> Any:
+    """Makes `write(row, j, size, value, past)`. Where `past` is set, rows begin at cache lines and
+    are written past the caches, which spares reading the lines that will be overwritten.
+    """
+    lanes = lanes_of(dtype)
+
+    @intrinsic
+    def write(typing_context, row, j, size, value, past):
+        def generate(context, builder, signature, args):
+            _write(builder, *args[:4], stored, paired, tame, args[4])
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, lanes, types.boolean), generate
 
     return write
 
@@ -203,6 +215,20 @@ def _load_some(builder, place, stored, count):
         ir.Constant(kind, None),
     ]  # fmt: skip
     return call_intrinsic(builder, f"llvm.masked.load.{_mangled(stored)}.p0", kind, args)
+
+
+def _write(builder, row, j, size, value, stored, paired, tame, past):
+    place, count = _place(builder, row, j, stored), builder.sub(size, j)
+    narrow = _narrow(builder, value, stored, paired, tame)
+    with builder.if_else(_is_whole(builder, count), likely=True) as (whole, part):
+        with whole, builder.if_else(past) as (streamed, plain):
+            with streamed:
+                store = builder.store(narrow, place, align=LINE)
+                store.set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
+            with plain:
+                builder.store(narrow, place, align=np.dtype(stored).itemsize)
+        with part:
+            _store_some(builder, narrow, place, stored, count)
 
 
 def _store_some(builder, value, place, stored, count):

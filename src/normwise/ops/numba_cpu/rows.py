@@ -6,8 +6,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from normwise.ops.numba_cpu import layout
-
-_LINE = 64  # bytes
+from normwise.ops.numba_cpu.memory import LINE
 
 
 @intrinsic
@@ -61,7 +60,7 @@ padded = njit(error_model="numpy")(layout.padded)
 @njit(error_model="numpy")
 def aligned(array):
     """The first address in an array at which a cache line begins; it is given one more."""
-    return (array.ctypes.data + _LINE - 1) // _LINE * _LINE
+    return (array.ctypes.data + LINE - 1) // LINE * LINE
 
 
 @njit(error_model="numpy")
