@@ -19,7 +19,16 @@ from normwise.ops.numba_cpu.memory import (
 )
 from normwise.ops.numba_cpu.parameters import gradient_sum, parameter_reading
 from normwise.ops.numba_cpu.parts import parts
-from normwise.ops.numba_cpu.rows import aligned, count_one, hold, padded, pair_at, record, row_at
+from normwise.ops.numba_cpu.rows import (
+    AHEAD,
+    aligned,
+    count_one,
+    hold,
+    padded,
+    pair_at,
+    record,
+    row_at,
+)
 from normwise.ops.numba_cpu.statistics import BLOCK, scaling, spread_statistics, unit_of
 
 _CALL = np.dtype(BackwardCall)
@@ -37,7 +46,7 @@ def backward_kernel(
     part = parts("backward", norm, source, *dtypes)
     unit, input_gradient = norm.unit, norm.input_gradient
     is_sum, with_dstream = source.is_sum, source.has_dstream
-    paired = ahead = x_dtype is np.uint16  # as in forward.py
+    paired = x_dtype is np.uint16
     tame = all(kind is np.uint16 for kind in dtypes[:4])
     x_bytes, residual_bytes, dy_bytes, dstream_bytes, dx_bytes, bytes_ = (
         np.dtype(kind).itemsize for kind in (*dtypes[:5], dtype)
@@ -176,6 +185,7 @@ def backward_kernel(
     def go_through(call, chunk, gain, sums, totals, spare):
         first = chunk * call.rows_per_chunk
         last = min(first + call.rows_per_chunk, call.rows)
+        ahead = call.size * x_bytes <= AHEAD
         row, mean_dn, mean_n_dn = begin(call, first, gain, totals)
         for i in range(first, last):
             found, fresh, more = (row, mean_dn, mean_n_dn), i == first, i + 1 < last

@@ -15,7 +15,16 @@ from normwise.ops.numba_cpu.lanes import LANES
 from normwise.ops.numba_cpu.memory import buffer, reader, result_writer, rounder, writer
 from normwise.ops.numba_cpu.parameters import ABSENT, parameter_reading
 from normwise.ops.numba_cpu.parts import parts
-from normwise.ops.numba_cpu.rows import aligned, count_one, hold, padded, pair_at, record, row_at
+from normwise.ops.numba_cpu.rows import (
+    AHEAD,
+    aligned,
+    count_one,
+    hold,
+    padded,
+    pair_at,
+    record,
+    row_at,
+)
 from normwise.ops.numba_cpu.statistics import scaling, spread_statistics, unit_of
 
 _CALL = np.dtype(ForwardCall)
@@ -28,7 +37,6 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
     adds, is_added = form is Form.ADD, form is Form.OUTPUT
     paired = x_dtype is np.uint16
     tame = paired and residual_dtype is np.uint16
-    ahead = paired  # halves wait for a row's roots and quotients, fp32 for memory
     x_bytes, y_bytes, residual_bytes, stream_bytes, bytes_ = (
         np.dtype(kind).itemsize for kind in (x_dtype, y_dtype, residual_dtype, stream_dtype, dtype)
     )
@@ -120,6 +128,7 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
 
     @part()
     def norm_rows(call, first, last, gain, bias, totals, spare):
+        ahead = call.size * x_bytes <= AHEAD
         row, mean, inverse = begin(call, first, totals, spare)
         for i in range(first, last):
             found, more = (row, mean, inverse), i + 1 < last

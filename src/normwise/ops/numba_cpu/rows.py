@@ -8,6 +8,9 @@ from numba.extending import intrinsic
 from normwise.ops.numba_cpu import layout
 from normwise.ops.numba_cpu.memory import LINE
 
+AHEAD = 2048  # bytes of the longest row before which the next one's sums are made: their roots and
+# quotients then do not wait. It gains 15 % with rows of 512 bytes and costs as much with 3072.
+
 
 @intrinsic
 def pointer(typing_context, address, dtype):
