@@ -24,15 +24,17 @@ from normwise.ops.numba_cpu.rows import (
     aligned,
     count_one,
     hold,
+    next_chunk,
     padded,
     pair_at,
+    place_of_thread,
     record,
     row_at,
 )
 from normwise.ops.numba_cpu.statistics import BLOCK, scaling, spread_statistics, unit_of
 
 _CALL = np.dtype(BackwardCall)
-_DONE = _CALL.fields["done"][1]
+_ARRIVED, _DONE = _CALL.fields["arrived"][1], _CALL.fields["done"][1]
 
 
 def backward_kernel(
@@ -206,9 +208,10 @@ def backward_kernel(
             sums = call.sums
         after_dw = row_bytes if call.dw else 0
         step = after_dw + (row_bytes if call.db else 0)
+        thread = place_of_thread(call, address + _ARRIVED)
         while True:
-            chunk = count_one(address)
-            if chunk >= chunks:
+            chunk = next_chunk(call, thread)
+            if chunk < 0:
                 break
             dw = sums + chunk * step if call.dw else 0
             db = sums + chunk * step + after_dw if call.db else 0

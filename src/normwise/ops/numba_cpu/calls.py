@@ -7,7 +7,10 @@ A parameter has two: where it begins, and the kind of its dtype (`parameters.KIN
 
 from ctypes import Structure, c_double, c_int64
 
-_SHARED = ("ticket", "done", "chunks", "rows_per_chunk", "rows", "size")
+_SHARED = (
+    *("taken", "arrived", "done", "threads", "counters", "thread_number"),  # `threads.py`
+    *("chunks", "rows_per_chunk", "rows", "size"),
+)
 
 
 def _strided(name: str) -> tuple[str, str, str]:

@@ -1,8 +1,8 @@
 """The forward kernel, made for each norm, form and set of dtypes.
 
 A kernel takes the address of a call (`calls.py`). Threads that are given the same address take
-chunks of rows in turn until none is left. What a chunk is depends on the shape alone, so that no
-result depends on the number of threads.
+chunks of rows until none is left. What a chunk is depends on the shape alone, so that no result
+depends on the number of threads.
 
 The maker is one long function: its parts are compiled for the norm and the dtypes it gets.
 """
@@ -18,16 +18,18 @@ from normwise.ops.numba_cpu.parts import parts
 from normwise.ops.numba_cpu.rows import (
     AHEAD,
     aligned,
-    count_one,
     hold,
+    next_chunk,
     padded,
     pair_at,
+    place_of_thread,
     record,
     row_at,
 )
 from normwise.ops.numba_cpu.statistics import scaling, spread_statistics, unit_of
 
 _CALL = np.dtype(ForwardCall)
+_ARRIVED = _CALL.fields["arrived"][1]
 
 
 def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, dtype):
@@ -146,9 +148,10 @@ def forward_kernel(norm, form, x_dtype, residual_dtype, y_dtype, stream_dtype, d
         totals, spare = place + 2 * step, place + 4 * step
         gain = parameter(call.weight, call.weight_kind, size, call.unit_offset, place)
         bias = parameter(call.bias, call.bias_kind, size, 0, place + step)
+        thread = place_of_thread(call, address + _ARRIVED)
         while True:
-            chunk = count_one(address)
-            if chunk >= call.chunks:
+            chunk = next_chunk(call, thread)
+            if chunk < 0:
                 break
             first = chunk * call.rows_per_chunk
             last = min(first + call.rows_per_chunk, call.rows)

@@ -45,7 +45,6 @@ class Launch(NamedTuple):
 
     def run(self) -> None:
         """Writes the results."""
-        self.call.ticket = self.call.done = 0
         run(self.kernel, self.call, threaded=self.threaded)
 
 

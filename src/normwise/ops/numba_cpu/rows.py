@@ -1,4 +1,4 @@
-"""A kernel's view of memory: records, rows at addresses, and the chunks that threads take."""
+"""A kernel's view of memory: records, rows at addresses, and which thread takes which chunk."""
 
 import numpy as np
 from llvmlite import ir
@@ -33,6 +33,46 @@ def count_one(typing_context, address):
         return builder.atomic_rmw("add", count, ir.Constant(ir.IntType(64), 1), "acq_rel")
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def number_of_thread(typing_context, function):
+    """What OpenMP's omp_get_thread_num, at this address, says to whoever asks."""
+
+    def generate(context, builder, signature, args):
+        kind = ir.FunctionType(ir.IntType(32), [])
+        number = builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
+        return builder.sext(number, ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@njit(error_model="numpy")
+def place_of_thread(call, arrived):
+    """Which of the call's threads this is; by its coming where nobody numbers them."""
+    if call.threads == 1:
+        return 0
+    if call.thread_number:
+        return number_of_thread(call.thread_number) % call.threads
+    return count_one(arrived) % call.threads
+
+
+@njit(error_model="numpy")
+def next_chunk(call, place):
+    """The next chunk of a thread's own share, or of another's when that is done; -1 at the end.
+
+    Each share is one piece, as in torch's own operations: what a thread wrote it finds in its own
+    caches in the next call. With chunks taken by whoever came, forward and backward of add_rms_norm
+    at (4096, 768) bf16 took 2.8 instead of 1.2 ms while the two cores shared no cache.
+    """
+    share = (call.chunks + call.threads - 1) // call.threads
+    for k in range(call.threads):
+        owner = (place + k) % call.threads
+        taken = count_one(call.counters + owner * LINE)
+        chunk = owner * share + taken
+        if taken < share and chunk < call.chunks:
+            return chunk
+    return -1
 
 
 @njit(error_model="numpy")
