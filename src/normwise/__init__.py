@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from normwise.model.config import TransformerConfig as TransformerConfig
     from normwise.model.config import reference_config as reference_config
     from normwise.model.transformer import Transformer as Transformer
+    from normwise.norms.elementwise import Derf as Derf
+    from normwise.norms.elementwise import DynamicTanh as DynamicTanh
+    from normwise.norms.group_norm import GroupNorm as GroupNorm
     from normwise.norms.layer_norm import LayerNorm as LayerNorm
     from normwise.norms.no_norm import NoNorm as NoNorm
+    from normwise.norms.partial_rms_norm import PartialRMSNorm as PartialRMSNorm
     from normwise.norms.registry import make_norm as make_norm
     from normwise.norms.rms_norm import RMSNorm as RMSNorm
+    from normwise.norms.scale_norm import ScaleNorm as ScaleNorm
     from normwise.ops.dispatch import backend as backend
     from normwise.ops.dispatch import which_backend as which_backend
     from normwise.ops.functional import add_layer_norm as add_layer_norm
@@ -44,10 +49,14 @@ _HOMES = {
     "lab.settings": ["CompareSettings", "RunSettings"],
     "model.config": ["TransformerConfig", "reference_config"],
     "model.transformer": ["Transformer"],
+    "norms.elementwise": ["Derf", "DynamicTanh"],
+    "norms.group_norm": ["GroupNorm"],
     "norms.layer_norm": ["LayerNorm"],
     "norms.no_norm": ["NoNorm"],
+    "norms.partial_rms_norm": ["PartialRMSNorm"],
     "norms.registry": ["make_norm"],
     "norms.rms_norm": ["RMSNorm"],
+    "norms.scale_norm": ["ScaleNorm"],
     "ops.dispatch": ["backend", "which_backend"],
     "ops.functional": [
         "add_layer_norm", "add_rms_norm", "layer_norm", "layer_norm_add", "rms_norm",

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from normwise.errors import SettingError
+from normwise.norms.registry import NORM_MODULES
 from normwise.table import Table
 
 Decay = Callable[[int, int, int], float]
@@ -144,6 +145,8 @@ TORCH_NORMS = (
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """A norm of torch, or a leaf whose class says so: others write their own."""
+    """A norm of torch or of ours, or a leaf whose class says so: others write their own."""
     leaf = next(module.children(), None) is None
-    return isinstance(module, TORCH_NORMS) or (leaf and "norm" in type(module).__name__.lower())
+    return isinstance(module, TORCH_NORMS + NORM_MODULES) or (
+        leaf and "norm" in type(module).__name__.lower()
+    )

@@ -31,7 +31,8 @@ def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]
         (
             ["--norms", "layernom"],
             "Unknown norm 'layernom'. Did you mean layer_norm? "
-            "Known: layer_norm, no_norm, rms_norm.",
+            "Known: derf, dynamic_tanh, group_norm, layer_norm, no_norm, partial_rms_norm, "
+            "rms_norm, scale_norm.",
         ),
         (
             ["--placements", "posst_norm"],

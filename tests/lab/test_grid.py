@@ -50,6 +50,13 @@ def test_without_a_norm_only_the_plain_sum_is_run() -> None:
     assert list(reasons(settings)) == ["post_norm with no_norm"]
 
 
+def test_a_curve_by_entry_runs_before_branches_only() -> None:
+    settings = CompareSettings(norms=("dyt", "derf"), placements=("pre_norm", "peri_norm"))
+    assert set(pairs(settings)) == {("pre_norm", "xavier_packed")}
+    assert set(reasons(settings)) == {"peri_norm with dynamic_tanh", "peri_norm with derf"}
+    assert "does not bring the stream back to one size" in "".join(reasons(settings).values())
+
+
 def test_a_warm_up_longer_than_the_run_is_skipped() -> None:
     settings = CompareSettings(steps=100, warmup=(0, 150), placements=("pre_norm",))
     assert {run.warmup for run in expand(settings).runs} == {0}

@@ -96,8 +96,16 @@ def test_theory_predicts_encoders_and_stacks_without_attention(changes: dict[str
     assert_theory(on_gaussians(config), predicted_stream(config, Moments(1.0, 0.0), TOKENS))
 
 
-def test_theory_says_nothing_without_a_norm() -> None:
-    config = reference_config("r1", norm="no_norm")
+@pytest.mark.parametrize("norm", ["scale_norm", "group_norm"])
+@pytest.mark.parametrize("placement", PLACES)
+def test_theory_predicts_other_norms_of_rms_one(placement: str, norm: str) -> None:
+    config = reference_config("r1", placement=placement, norm=norm)
+    assert_theory(on_gaussians(config), predicted_stream(config, Moments(1.0, 0.0), TOKENS))
+
+
+@pytest.mark.parametrize("norm", ["no_norm", "dynamic_tanh", "derf", "partial_rms_norm"])
+def test_theory_says_nothing_where_rows_have_another_size(norm: str) -> None:
+    config = reference_config("r1", norm=norm)
     assert predicted_stream(config, Moments(1.0, 0.0), TOKENS) is None
 
 

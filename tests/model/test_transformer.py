@@ -367,7 +367,8 @@ def test_a_config_that_cannot_be_built_is_told(changes: dict[str, Any], message:
         ),
         (
             {"norm": "rmsnorm"},
-            "Unknown norm 'rmsnorm'. Did you mean rms_norm? Known: layer_norm, no_norm, rms_norm.",
+            "Unknown norm 'rmsnorm'. Did you mean rms_norm? Known: derf, dynamic_tanh, group_norm, "
+            "layer_norm, no_norm, partial_rms_norm, rms_norm, scale_norm.",
         ),
         (
             {"activation": "swigul"},

@@ -77,10 +77,12 @@ def _unfit(placement: str, init: str) -> Skipped | None:
 def _norm_without_use(run: RunSettings) -> Skipped | None:
     if NORMS[run.norm].normalizes or run.placement == "pre_norm":
         return None
-    return Skipped(
-        f"{run.placement} with {run.norm}",
-        "without a norm every placement is the plain sum x + F(x), which pre_norm stands for",
+    reason = (
+        "without a norm every placement is the plain sum x + F(x), which pre_norm stands for"
+        if run.norm == "no_norm"
+        else "a curve by entry does not bring the stream back to one size; its place is pre_norm"
     )
+    return Skipped(f"{run.placement} with {run.norm}", reason)
 
 
 def _warmup_without_end(run: RunSettings) -> Skipped | None:

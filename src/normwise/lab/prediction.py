@@ -9,14 +9,14 @@ from normwise.weight_init import initial_std
 
 
 def predicted_stream(config: TransformerConfig, entry: Moments, tokens: int) -> list[float] | None:
-    """RMS of the stream at its entry and after each branch; None without a norm to rely on.
+    """RMS of the stream at its entry and after each branch; None where norms do not give RMS 1.
 
     Args:
         config: the model.
         entry: moments of what enters the stack, see `token_moments`.
         tokens: length of the sequences.
     """
-    if not NORMS[config.norm].normalizes:
+    if not NORMS[config.norm].unit_rms:
         return None
     attention, feed_forward = _attention(config, tokens), _feed_forward(config)
     branches = ([attention] if config.attention else []) + [feed_forward]
@@ -36,6 +36,8 @@ def token_moments(config: TransformerConfig, collision: float) -> Moments:
 
 
 def _eps(config: TransformerConfig) -> float:
+    if config.norm == "scale_norm":
+        return 0.0  # a floor below the row's length, not added to it
     return DEFAULT_EPS[config.norm] if config.norm_eps is None else config.norm_eps
 
 

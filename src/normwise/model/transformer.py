@@ -10,6 +10,7 @@ from normwise.errors import ShapeError
 from normwise.model.attention import Attention
 from normwise.model.config import TransformerConfig
 from normwise.model.feed_forward import FeedForward
+from normwise.norms.registry import NORM_MODULES
 from normwise.residual.registry import make_placement
 from normwise.weight_init import Weight, initialize
 
@@ -104,7 +105,7 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            elif isinstance(module, NORM_MODULES):
                 module.reset_parameters()
         if not self.head.weight.is_meta:
             initialize(self.weights(), str(self.config.init), self.config.sublayers, generator)

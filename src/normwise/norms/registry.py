@@ -6,13 +6,19 @@ from typing import Any
 
 from torch import nn
 
+from normwise.norms.affine import AffineNorm
+from normwise.norms.elementwise import Derf, DynamicTanh
+from normwise.norms.group_norm import GroupNorm
 from normwise.norms.layer_norm import LayerNorm
 from normwise.norms.no_norm import NoNorm
+from normwise.norms.partial_rms_norm import PartialRMSNorm
 from normwise.norms.rms_norm import RMSNorm
+from normwise.norms.scale_norm import ScaleNorm
 from normwise.ops.functional import Shape
 from normwise.table import Table
 
 Options = dict[str, Any]
+NORM_MODULES = (LayerNorm, RMSNorm, AffineNorm, ScaleNorm)  # all that have parameters
 
 
 @dataclass(frozen=True)
@@ -22,12 +28,16 @@ class NormRow:
     Args:
         build: makes the module from its shape, `bias` and the keywords of `make_norm`.
         formula: what `normwise list norms` shows.
-        normalizes: False for the identity, which leaves the scale as it is.
+        normalizes: whether a row comes out with a size of its own, whatever it came in with.
+        unit_rms: whether it does so with RMS 1 at the start, which predictions assume.
+        has_eps: whether the module takes an eps.
     """
 
     build: Callable[[Shape, bool, Options], nn.Module]
     formula: str
     normalizes: bool = True
+    unit_rms: bool = True
+    has_eps: bool = True
 
 
 NORMS = Table(
@@ -41,12 +51,36 @@ NORMS = Table(
             lambda shape, bias, options: RMSNorm(shape, **options),
             "g x/sqrt(mean(x^2) + eps)",
         ),
+        "partial_rms_norm": NormRow(
+            lambda shape, bias, options: PartialRMSNorm(shape, **options),
+            "g x/sqrt(mean(x_1^2 ... x_k^2) + eps)", unit_rms=False,
+        ),
+        "scale_norm": NormRow(
+            lambda shape, bias, options: ScaleNorm(shape, **options),
+            "g x/max(norm2(x), eps), one g",
+        ),
+        "group_norm": NormRow(
+            lambda shape, bias, options: GroupNorm(shape, bias=bias, **options),
+            "layer_norm in groups of channels",
+        ),
+        "dynamic_tanh": NormRow(
+            lambda shape, bias, options: DynamicTanh(shape, bias=bias, **options),
+            "g tanh(alpha x) + b", normalizes=False, unit_rms=False, has_eps=False,
+        ),
+        "derf": NormRow(
+            lambda shape, bias, options: Derf(shape, bias=bias, **options),
+            "g erf(alpha x + s) + b", normalizes=False, unit_rms=False, has_eps=False,
+        ),
         "no_norm": NormRow(
-            lambda shape, bias, options: NoNorm(shape, **options), "x", normalizes=False
+            lambda shape, bias, options: NoNorm(shape, **options),
+            "x", normalizes=False, unit_rms=False,
         ),
     },
-    aliases={"ln": "layer_norm", "rms": "rms_norm", "none": "no_norm"},
-)
+    aliases={
+        "ln": "layer_norm", "rms": "rms_norm", "prms_norm": "partial_rms_norm",
+        "dyt": "dynamic_tanh", "none": "no_norm",
+    },
+)  # fmt: skip
 
 
 def make_norm(
@@ -61,7 +95,7 @@ def make_norm(
     """A norm module by its name in `normwise list norms`.
 
     Args:
-        eps: None for the norm's own default.
+        eps: None for the norm's own default; norms without an eps have no use for it.
         affine: with a learned gain (and bias, where the norm has one).
         bias: False takes the bias from a norm that has one by nature; it gives none to RMSNorm.
         options: further keywords of the module, such as `unit_offset` and `rounding`.
@@ -73,6 +107,7 @@ def make_norm(
     RMSNorm((64,), eps=1e-06, elementwise_affine=True, bias=False, unit_offset=False, rounding=fp32)
     """
     own: Options = {"elementwise_affine": affine, **options}
-    if eps is not None:
+    row = NORMS[name]
+    if eps is not None and row.has_eps:
         own["eps"] = eps
-    return NORMS[name].build(normalized_shape, bias, own)
+    return row.build(normalized_shape, bias, own)

@@ -4,7 +4,13 @@ import math
 
 from normwise.errors import SettingError
 
-DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
+DEFAULT_EPS = {
+    "layer_norm": 1e-5,
+    "rms_norm": 1e-6,
+    "partial_rms_norm": 1e-6,
+    "group_norm": 1e-5,
+    "scale_norm": 1e-5,
+}
 
 
 def checked_eps(owner: str, eps: float) -> float:

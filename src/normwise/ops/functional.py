@@ -52,8 +52,8 @@ def layer_norm(
     >>> nw.layer_norm(torch.tensor([1e30, 2e30, 3e30, 4e30]), 4)
     tensor([-1.3416, -0.4472,  0.4472,  1.3416])
     """
-    spec = _spec("layer_norm", input, normalized_shape, weight, bias, eps, unit_offset=unit_offset,
-                 rounding=rounding, out_dtype=out_dtype)  # fmt: skip
+    spec = spec_of("layer_norm", input, normalized_shape, weight, bias, eps,
+                   unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     inputs = (input, None, weight, bias)
     return autograd.norm(autograd.LAYER_NORM, Form.PLAIN, inputs, spec)[0]
 
@@ -77,8 +77,8 @@ def rms_norm(
     >>> nw.rms_norm(torch.tensor([3.0, 4.0]), 2, eps=0.0)
     tensor([0.8485, 1.1314])
     """
-    spec = _spec("rms_norm", input, normalized_shape, weight, bias, eps, unit_offset=unit_offset,
-                 rounding=rounding, out_dtype=out_dtype)  # fmt: skip
+    spec = spec_of("rms_norm", input, normalized_shape, weight, bias, eps,
+                   unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     inputs = (input, None, weight, bias)
     return autograd.norm(autograd.RMS_NORM, Form.PLAIN, inputs, spec)[0]
 
@@ -100,8 +100,8 @@ def add_layer_norm(
 
     See `add_rms_norm` for the stream's dtype and `residual_rounding`.
     """
-    spec = _spec("add_layer_norm", input, normalized_shape, weight, bias, eps,
-                 unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
+    spec = spec_of("add_layer_norm", input, normalized_shape, weight, bias, eps,
+                   unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     _check_same_shape("add_layer_norm", input, residual)
     inputs = (input, residual, weight, bias)
     rounded = RESIDUAL_ROUNDINGS.resolve(residual_rounding) == "before_stats"
@@ -130,8 +130,8 @@ def add_rms_norm(
     that fusing changes nothing), "after_stats" the unrounded one. Backward differentiates the
     value that forward used; gradients of both results add up in the compute dtype.
     """
-    spec = _spec("add_rms_norm", input, normalized_shape, weight, bias, eps,
-                 unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
+    spec = spec_of("add_rms_norm", input, normalized_shape, weight, bias, eps,
+                   unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     _check_same_shape("add_rms_norm", input, residual)
     inputs = (input, residual, weight, bias)
     rounded = RESIDUAL_ROUNDINGS.resolve(residual_rounding) == "before_stats"
@@ -154,8 +154,8 @@ def layer_norm_add(
 
     The normed branch is rounded to the dtype of `input`, then added in the promoted dtype.
     """
-    spec = _spec("layer_norm_add", input, normalized_shape, weight, bias, eps,
-                 unit_offset=unit_offset, rounding=rounding)  # fmt: skip
+    spec = spec_of("layer_norm_add", input, normalized_shape, weight, bias, eps,
+                   unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("layer_norm_add", input, residual)
     inputs = (input, residual, weight, bias)
     return autograd.norm(autograd.LAYER_NORM, Form.OUTPUT, inputs, spec)[0]
@@ -176,14 +176,14 @@ def rms_norm_add(
 
     The normed branch is rounded to the dtype of `input`, then added in the promoted dtype.
     """
-    spec = _spec("rms_norm_add", input, normalized_shape, weight, bias, eps,
-                 unit_offset=unit_offset, rounding=rounding)  # fmt: skip
+    spec = spec_of("rms_norm_add", input, normalized_shape, weight, bias, eps,
+                   unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("rms_norm_add", input, residual)
     inputs = (input, residual, weight, bias)
     return autograd.norm(autograd.RMS_NORM, Form.OUTPUT, inputs, spec)[0]
 
 
-def _spec(
+def spec_of(
     op: str,
     x: Tensor,
     normalized_shape: Shape,
@@ -195,8 +195,16 @@ def _spec(
     rounding: str,
     out_dtype: torch.dtype | None = None,
 ) -> NormSpec:
-    """Checks a call against its shapes and dtypes."""
-    shape = _axes(normalized_shape)
+    """What a norm is to do, after its arguments were checked against one another.
+
+    Args:
+        op: the name in a message.
+
+    Raises:
+        ShapeError: shapes or dtypes that do not fit, or an offset without a weight.
+        UnknownName: no rounding of this name.
+    """
+    shape = axes_of(normalized_shape)
     for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise _not_floating(op, name, tensor)
@@ -228,7 +236,7 @@ def _spec(
     )
 
 
-def _axes(normalized_shape: Shape) -> tuple[int, ...]:
+def axes_of(normalized_shape: Shape) -> tuple[int, ...]:
     if isinstance(normalized_shape, tuple):
         return normalized_shape
     return (

@@ -64,7 +64,7 @@ def layer_unit(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Te
     """(x - mean)/sqrt(var + eps), and 1/sqrt(var + eps) by row."""
     if not _row_size(x, dims):
         return x, x
-    scale = _power_of_two(_largest(x, dims))
+    scale = power_of_two(largest(x, dims))
     centred = x / scale
     centred = centred - centred.mean(dims, keepdim=True)
     centred = centred - centred.mean(dims, keepdim=True)
@@ -78,7 +78,7 @@ def rms_unit(
     if not _row_size(x, dims):
         return x, x
     root = torch.as_tensor(abs(eps) ** 0.5, dtype=x.dtype, device=x.device)
-    scale = _power_of_two(torch.maximum(_largest(x, dims), root / unit))
+    scale = power_of_two(torch.maximum(largest(x, dims), root / unit))
     total = scale * unit
     row = x / scale
     inverse = torch.rsqrt(row.square().mean(dims, keepdim=True) + eps / total / total)
@@ -95,13 +95,13 @@ def add(x: Tensor, residual: Tensor, *, rounded: bool) -> tuple[Tensor, Tensor]:
     return total, total.to(dtype)
 
 
-def _largest(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+def largest(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Largest magnitude in each row, positive and finite; NaN where the row holds one."""
     limits = torch.finfo(x.dtype)
     return x.detach().abs().amax(dims, keepdim=True).clamp(limits.tiny, limits.max)
 
 
-def _power_of_two(size: Tensor) -> Tensor:
+def power_of_two(size: Tensor) -> Tensor:
     """The power of two in (size/2, size], exact, for finite positive sizes."""
     mantissa, _ = torch.frexp(size)
     return size / (2 * mantissa)
