@@ -289,15 +289,10 @@ def test_kernels_agree_to_the_bit(name: str, width: int, dtype: torch.dtype) -> 
     assert torch.equal(OPS[f"{name}_add"](x, zeros, width, eps=1e-5), y)
 
 
-@every
-@pytest.mark.parametrize("dtype", [F32, BF16])
-@pytest.mark.parametrize(("width", "aligned"), [(96, True), (100, False)])
-def test_past_the_caches(
-    op: str, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, aligned: bool
-) -> None:
-    """What is too large for the caches is written past them, where rows begin at cache lines."""
-    inputs = [randn(300, width, seed=k, dtype=dtype).requires_grad_() for k in (0, 1)]
-    inputs += [randn(width, seed=k, dtype=dtype).requires_grad_() for k in (2, 3)]
+def in_turn(monkeypatch: pytest.MonkeyPatch, f: Callable[[], list[Tensor]]) -> list[bool]:
+    """Runs f with results that stay in the caches and with results that pass them by, which must
+    agree; whether each call of a kernel did so.
+    """
     found, past, run = [], [], launch.run
 
     def record(kernel: Any, call: Any, *, threaded: bool) -> None:
@@ -309,15 +304,40 @@ def test_past_the_caches(
         monkeypatch.setattr(launch, "_BEYOND_CACHES", size)
         launch._plan_forward.cache_clear()
         launch._plan_backward.cache_clear()
-        x, residual, weight, bias = inputs
-        outputs = call(op, x, residual, width, weight=weight, bias=bias, eps=1e-5)
-        dy = [randn(300, width, seed=9, dtype=dtype) for _ in outputs]
-        wanted = inputs if op not in NORMS else [x, weight, bias]
-        found.append([*outputs, *torch.autograd.grad(outputs, wanted, dy)])
-    assert all(map(torch.equal, *found))
-    assert past == [False, False, aligned, aligned]
+        found.append(f())
     launch._plan_forward.cache_clear()
     launch._plan_backward.cache_clear()
+    assert all(map(torch.equal, *found))
+    return past
+
+
+@both
+def test_a_narrow_stream_beside_a_wide_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of both must begin at cache lines: 48 fp32 are three lines, 48 bf16 one and a half."""
+    x, residual = (randn(300, 48, seed=k, dtype=BF16) for k in (0, 1))
+    add = OPS[f"add_{name}"]
+    past = in_turn(monkeypatch, lambda: list(add(x, residual, 48, eps=1e-5, out_dtype=F32)))
+    assert past == [False, False]
+
+
+@every
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(("width", "aligned"), [(96, True), (100, False)])
+def test_past_the_caches(
+    op: str, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, aligned: bool
+) -> None:
+    """What is too large for the caches is written past them, where rows begin at cache lines."""
+    inputs = [randn(300, width, seed=k, dtype=dtype).requires_grad_() for k in (0, 1)]
+    inputs += [randn(width, seed=k, dtype=dtype).requires_grad_() for k in (2, 3)]
+    x, residual, weight, bias = inputs
+    wanted = inputs if op not in NORMS else [x, weight, bias]
+
+    def run() -> list[Tensor]:
+        outputs = call(op, x, residual, width, weight=weight, bias=bias, eps=1e-5)
+        dy = [randn(300, width, seed=9, dtype=dtype) for _ in outputs]
+        return [*outputs, *torch.autograd.grad(outputs, wanted, dy)]
+
+    assert in_turn(monkeypatch, run) == [False, False, aligned, aligned]
 
 
 @both

@@ -106,7 +106,8 @@ def prepare_forward(
     call.residual, call.residual_step, call.residual_table = fields(residual_rows)
     call.weight, call.bias, call.rounded = _address(weight), _address(bias), rounded
     call.y, call.stream, call.saved = y.data_ptr(), _address(stream), _address(saved)
-    call.past &= _at_line(y) and _at_line(stream)
+    if call.past:
+        call.past = _at_line(y) and _at_line(stream)
     tensors = (x_rows, residual_rows, weight, bias, y, stream, saved)
     return Launch(plan.kernel, call, plan.threaded, tensors), (y, stream, saved)
 
@@ -133,7 +134,7 @@ def _plan_forward(
         chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
         weight_kind=_kind(weight_dtype), bias_kind=_kind(bias_dtype), eps=spec.eps,
         llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
-        past=_beyond_caches(rows, size, y_dtype),
+        past=_beyond_caches(rows, size, y_dtype, joint if form is Form.ADD else y_dtype),
     )  # fmt: skip
     return _Plan(compiled.forward(norm, form, dtypes), call, _pays(rows, size), (y_dtype, joint))
 
@@ -201,7 +202,8 @@ def prepare_backward(
     call.dstream, call.dstream_step, call.dstream_table = fields(dstream_rows)
     call.weight, call.saved, call.sums = _address(weight), saved.data_ptr(), _address(sums)
     call.dx, call.dw, call.db = _address(dx), _address(dw), _address(db)
-    call.past &= _at_line(dx)
+    if call.past:
+        call.past = _at_line(dx)
     held = (x_rows, residual_rows, dy_rows, dstream_rows, weight, saved, sums, dx, dw, db)
     return Launch(plan.kernel, call, plan.threaded, held), (dx, dw, db)
 
@@ -244,10 +246,10 @@ def _pays(rows: int, size: int) -> bool:
     return rows * size >= 1 << 16
 
 
-def _beyond_caches(rows: int, size: int, dtype: torch.dtype) -> bool:
-    """Whether a result is written past the caches; its rows have to begin at cache lines."""
-    row_bytes = size * dtype.itemsize
-    return rows * row_bytes >= _BEYOND_CACHES and row_bytes % LINE == 0
+def _beyond_caches(rows: int, size: int, *dtypes: torch.dtype) -> bool:
+    """Whether results are written past the caches; all their rows have to begin at cache lines."""
+    row_bytes = [size * dtype.itemsize for dtype in dtypes]
+    return rows * max(row_bytes) >= _BEYOND_CACHES and not any(n % LINE for n in row_bytes)
 
 
 def _at_line(x: Tensor | None) -> bool:
