@@ -1,6 +1,7 @@
 """The kernels across forks, worker processes and threads, without Numba, and without a cache."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -409,3 +410,10 @@ def test_a_library_in_a_folder_with_a_space(tmp_path: Path) -> None:
         """
     )
     assert printed == "True True\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="an x86 processor without extensions")
+def test_code_for_another_processor_gives_the_same_bits() -> None:
+    """Neither the width of registers nor the want of FMA or F16C changes a bit or ends it."""
+    script = "print(bits(*case(nw.rms_norm, 300, 100)))"
+    assert python(script, NUMBA_CPU_NAME="generic") == python(script)

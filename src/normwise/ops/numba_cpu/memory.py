@@ -18,6 +18,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from normwise.ops.numba_cpu.halves import (
+    bf16_of_fp32,
+    fp16_of_fp32,
+    fp32_of_bf16,
+    fp32_of_fp16,
+)
 from normwise.ops.numba_cpu.lanes import (
     DOUBLE,
     FLOAT,
@@ -25,7 +31,6 @@ from normwise.ops.numba_cpu.lanes import (
     LANES,
     call_intrinsic,
     constant,
-    is_nan,
     lanes_of,
     pick,
     vector,
@@ -41,12 +46,10 @@ _ELEMENTS = {
     np.float32: FLOAT,
     np.float64: DOUBLE,
     np.uint16: ir.IntType(16),
-    np.int16: ir.HalfType(),
+    np.int16: ir.IntType(16),
 }
 _PAIRED = [*range(0, LANES, 2), *range(1, LANES, 2)]  # which entry is in each lane
 _UNPAIRED = [_PAIRED.index(entry) for entry in range(LANES)]  # in which lane each entry is
-_HALF = LANES // 2
-_HIGH = 0xFFFF0000
 LINE = 64  # bytes of a cache line
 
 
@@ -240,59 +243,33 @@ def _store_some(builder, value, place, stored, count):
 
 
 def _mangled(stored):
-    names = {np.float32: "f32", np.float64: "f64", np.uint16: "i16", np.int16: "f16"}
+    names = {np.float32: "f32", np.float64: "f64", np.uint16: "i16", np.int16: "i16"}
     return f"v{LANES}{names[stored]}"
 
 
 def _widen(builder, found, stored, dtype, paired):
     """From entries as they are stored to lanes."""
     if stored is np.uint16:
-        found = _fp32_of_bf16(builder, found, paired)
-    elif paired:
-        found = pick(builder, found, found, _PAIRED)
+        found = fp32_of_bf16(builder, found, paired)
+    else:
+        found = fp32_of_fp16(builder, found) if stored is np.int16 else found
+        found = pick(builder, found, found, _PAIRED) if paired else found
     return _cast(builder, found, vector(_ELEMENTS[dtype]))
 
 
 def _narrow(builder, value, stored, paired, tame):
     """From lanes to entries as they are stored."""
     if stored is np.uint16:
-        return _bf16_of_fp32(builder, _cast(builder, value, vector(FLOAT)), paired, tame)
+        return bf16_of_fp32(builder, _cast(builder, value, vector(FLOAT)), paired, tame)
     if stored is np.int16:
-        value = _cast(builder, value, vector(FLOAT))
-    value = _cast(builder, value, vector(_ELEMENTS[stored]))
+        value = fp16_of_fp32(builder, _cast(builder, value, vector(FLOAT)))
+    else:
+        value = _cast(builder, value, vector(_ELEMENTS[stored]))
     return pick(builder, value, value, _UNPAIRED) if paired else value
 
 
 def _cast(builder, value, kind):
     """To a wider or a narrower floating-point format."""
-    bits = {ir.HalfType(): 16, FLOAT: 32, DOUBLE: 64}
-    change = bits[kind.element] - bits[value.type.element]
-    if change == 0:
+    if value.type == kind:
         return value
-    return builder.fpext(value, kind) if change > 0 else builder.fptrunc(value, kind)
-
-
-def _fp32_of_bf16(builder, found, paired):
-    if not paired:
-        bits = builder.shl(builder.zext(found, vector(INT)), constant(INT, 16))
-        return builder.bitcast(bits, vector(FLOAT))
-    words = builder.bitcast(found, vector(INT, _HALF))
-    even = builder.shl(words, constant(INT, 16, _HALF))
-    odd = builder.and_(words, constant(INT, _HIGH, _HALF))
-    return builder.bitcast(pick(builder, even, odd, range(LANES)), vector(FLOAT))
-
-
-def _bf16_of_fp32(builder, value, paired, tame):
-    """Adds 0x7FFF and the lowest bit that is kept, then cuts."""
-    bits = builder.bitcast(value, vector(INT))
-    lowest = builder.and_(builder.lshr(bits, constant(INT, 16)), constant(INT, 1))
-    bits = builder.add(builder.add(bits, constant(INT, 0x7FFF)), lowest)
-    if not tame:
-        bits = builder.select(is_nan(builder, value), constant(INT, 0x7FC00000), bits)
-    if not paired:
-        high = builder.lshr(bits, constant(INT, 16))
-        return builder.trunc(high, vector(ir.IntType(16)))
-    even = builder.lshr(pick(builder, bits, bits, range(_HALF)), constant(INT, 16, _HALF))
-    odd = pick(builder, bits, bits, range(_HALF, LANES))
-    words = builder.or_(even, builder.and_(odd, constant(INT, _HIGH, _HALF)))
-    return builder.bitcast(words, vector(ir.IntType(16)))
+    return builder.fpext(value, kind) if kind.element == DOUBLE else builder.fptrunc(value, kind)
