@@ -28,6 +28,8 @@ class DynamicTanh(AffineNorm):
     """
 
     alpha: nn.Parameter | None
+    shift: nn.Parameter | None
+    shifted = False  # whether there is a number to add to alpha x
 
     def __init__(
         self,
@@ -45,15 +47,18 @@ class DynamicTanh(AffineNorm):
             unit_offset=unit_offset, device=device, dtype=dtype,
         )  # fmt: skip
         self.initial_alpha = alpha
-        number = torch.empty((), device=device, dtype=dtype)
-        self.register_parameter("alpha", nn.Parameter(number) if elementwise_affine else None)
+        for name, present in (("alpha", True), ("shift", self.shifted)):
+            number = nn.Parameter(torch.empty((), device=device, dtype=dtype))
+            self.register_parameter(name, number if elementwise_affine and present else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """alpha as it was asked for, gain 1, bias 0."""
+        """alpha as it was asked for, s 0, gain 1, bias 0."""
         super().reset_parameters()
         if self.alpha is not None:
             nn.init.constant_(self.alpha, self.initial_alpha)
+        if self.shift is not None:
+            nn.init.zeros_(self.shift)
 
     def forward(self, x: Tensor) -> Tensor:
         return dynamic_tanh(x, self._alpha(), self.weight, self.bias, self.spec(x))
@@ -71,32 +76,7 @@ class Derf(DynamicTanh):
     Otherwise as `DynamicTanh`. Chen et al. 2025 (2512.10938).
     """
 
-    shift: nn.Parameter | None
-
-    def __init__(
-        self,
-        normalized_shape: Shape,
-        elementwise_affine: bool = True,  # noqa: FBT001, FBT002 - torch's signature
-        bias: bool = True,  # noqa: FBT001, FBT002 - torch's signature
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        alpha: float = ALPHA,
-        unit_offset: bool = False,
-    ) -> None:
-        super().__init__(
-            normalized_shape, elementwise_affine, bias, device, dtype, alpha=alpha,
-            unit_offset=unit_offset,
-        )  # fmt: skip
-        number = torch.zeros((), device=device, dtype=dtype)
-        self.register_parameter("shift", nn.Parameter(number) if elementwise_affine else None)
-
-    def reset_parameters(self) -> None:
-        """alpha as it was asked for, s 0, gain 1, bias 0."""
-        super().reset_parameters()
-        shift = getattr(self, "shift", None)  # the base resets before there is one
-        if shift is not None:
-            nn.init.zeros_(shift)
+    shifted = True
 
     def forward(self, x: Tensor) -> Tensor:
         shift = 0.0 if self.shift is None else self.shift

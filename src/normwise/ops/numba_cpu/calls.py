@@ -8,7 +8,7 @@ A parameter has two: where it begins, and the kind of its dtype (`parameters.KIN
 from ctypes import Structure, c_double, c_int64
 
 _SHARED = (
-    *("taken", "arrived", "done", "threads", "counters", "thread_number"),  # `threads.py`
+    *("taken", "arrived", "done", "threads", "counters", "thread_number"),  # `threads.run`
     *("chunks", "rows_per_chunk", "rows", "size"),
 )
 

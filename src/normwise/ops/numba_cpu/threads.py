@@ -33,7 +33,8 @@ class Team(NamedTuple):
 
 def run(kernel: Kernel, call: Any, *, threaded: bool) -> None:
     """Runs a call, a record of `calls.py`, to its end: in one thread or in as many as torch would
-    use. For each thread there is a counter of the chunks taken of its share, on a line of its own.
+    use. For each thread there is a counter of the chunks taken of its share, on a line of its own;
+    for one alone it is `taken`, the record's first field.
     """
     address = ctypes.addressof(call)
     call.done = 0
