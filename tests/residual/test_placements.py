@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from normwise.errors import UnknownName
+from normwise.norms.registry import NORMS
 from normwise.residual.base import PerSublayer
 from normwise.residual.registry import PLACEMENTS, make_placement
 from tests.tolerance import EPS_SHARE, FLOAT64_OUTPUT, assert_close
@@ -305,5 +306,5 @@ def test_an_unknown_norm_is_told() -> None:
     with pytest.raises(UnknownName) as raised:
         make_placement("pre_norm", DIM, 1, "layer_nrom")
     assert str(raised.value) == (
-        "Unknown norm 'layer_nrom'. Did you mean layer_norm? Known: layer_norm, no_norm, rms_norm."
+        f"Unknown norm 'layer_nrom'. Did you mean layer_norm? Known: {', '.join(sorted(NORMS))}."
     )
