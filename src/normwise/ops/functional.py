@@ -237,6 +237,7 @@ def spec_of(
 
 
 def axes_of(normalized_shape: Shape) -> tuple[int, ...]:
+    """The sizes of the normalized axes; one number stands for one axis."""
     if isinstance(normalized_shape, tuple):
         return normalized_shape
     return (

@@ -17,6 +17,7 @@ _HIGH = 0xFFFF0000
 
 
 def fp32_of_bf16(builder, found, paired):
+    """The high half of an fp32, one by one or, where lanes are paired, by words of two."""
     if not paired:
         bits = builder.shl(builder.zext(found, vector(INT)), constant(INT, 16))
         return builder.bitcast(bits, vector(FLOAT))
