@@ -34,7 +34,7 @@ from normwise.ops.numba_cpu.lanes import (
     lanes_of,
     pick,
     vector,
-)  # fmt: skip
+)
 
 STORAGE = {
     torch.float32: np.float32,

@@ -20,7 +20,7 @@ from normwise.ops.numba_cpu.lanes import (
     largest,
     spread,
     total,
-)  # fmt: skip
+)
 from normwise.ops.numba_cpu.memory import limiter
 from normwise.ops.numba_cpu.rows import padded
 
