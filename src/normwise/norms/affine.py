@@ -1,5 +1,8 @@
 """What the norms that torch does not have share: a shape, a gain, a bias."""
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +25,7 @@ class AffineNorm(nn.Module):
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
+    wide_buffers: tuple[str, ...] = ()  # that stay in fp32 where the rest becomes a half
 
     def __init__(
         self,
@@ -51,6 +55,15 @@ class AffineNorm(nn.Module):
             nn.init.constant_(self.weight, 0.0 if self.unit_offset else 1.0)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002
+        before = {name: getattr(self, name) for name in self.wide_buffers}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, kept in before.items():
+            now = getattr(self, name)
+            if kept is not None and now.dtype in (torch.bfloat16, torch.float16):
+                setattr(self, name, kept.to(now.device))
+        return self
 
     def spec(self, x: Tensor, eps: float = 0.0) -> NormSpec:
         """The call for x, checked."""

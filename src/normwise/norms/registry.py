@@ -2,19 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from normwise.errors import SettingError
 from normwise.norms.affine import AffineNorm
+from normwise.norms.batch_norm import BatchNormPosition, BatchNormTokens
 from normwise.norms.elementwise import Derf, DynamicTanh
 from normwise.norms.group_norm import GroupNorm
 from normwise.norms.layer_norm import LayerNorm
 from normwise.norms.no_norm import NoNorm
 from normwise.norms.partial_rms_norm import PartialRMSNorm
+from normwise.norms.power_norm import PowerNorm
+from normwise.norms.regularized_batch_norm import RegularizedBatchNorm
 from normwise.norms.rms_norm import RMSNorm
 from normwise.norms.scale_norm import ScaleNorm
-from normwise.ops.functional import Shape
+from normwise.ops.functional import Shape, axes_of
 from normwise.table import Table
 
 Options = dict[str, Any]
@@ -29,8 +34,12 @@ class NormRow:
         build: makes the module from its shape, `bias` and the keywords of `make_norm`.
         formula: what `normwise list norms` shows.
         normalizes: whether a row comes out with a size of its own, whatever it came in with.
-        unit_rms: whether it does so with RMS 1 at the start, which predictions assume.
+        unit_rms: whether it does so with RMS 1 at the start and keeps the angle between tokens,
+            which predictions assume.
         has_eps: whether the module takes an eps.
+        has_parameters: whether there is anything to learn in it.
+        batch: what its statistics are of in training, "position" or "tokens" of a batch; None for
+            a norm that sees one token. A batch of tokens shows a causal model its future.
     """
 
     build: Callable[[Shape, bool, Options], nn.Module]
@@ -38,6 +47,25 @@ class NormRow:
     normalizes: bool = True
     unit_rms: bool = True
     has_eps: bool = True
+    has_parameters: bool = True
+    batch: str | None = None
+
+
+def _over_batch(
+    kind: Callable[..., nn.Module],
+    shape: Shape,
+    bias: bool,  # noqa: FBT001
+    options: Options,
+) -> nn.Module:
+    """A norm of channels, which are one axis; torch calls its gain and bias `affine`."""
+    sizes = axes_of(shape)
+    if len(sizes) != 1:
+        raise SettingError(
+            f"A norm over a batch has one axis of channels. normalized_shape is {sizes}. Pass the "
+            f"number of channels."
+        )
+    affine = options.pop("elementwise_affine")
+    return kind(sizes[0], bias=bias, affine=affine, **options)
 
 
 NORMS = Table(
@@ -63,6 +91,26 @@ NORMS = Table(
             lambda shape, bias, options: GroupNorm(shape, bias=bias, **options),
             "layer_norm in groups of channels",
         ),
+        "batch_norm_position": NormRow(
+            partial(_over_batch, BatchNormPosition),
+            "g (x - mean)/sqrt(var + eps) + b over a position's sequences", batch="position",
+            unit_rms=False,
+        ),
+        "batch_norm_tokens": NormRow(
+            partial(_over_batch, BatchNormTokens),
+            "g (x - mean)/sqrt(var + eps) + b over a batch's tokens", batch="tokens",
+            unit_rms=False,
+        ),
+        "regularized_batch_norm": NormRow(
+            partial(_over_batch, RegularizedBatchNorm),
+            "batch_norm_tokens with a penalty on mean and variance", batch="tokens",
+            unit_rms=False,
+        ),
+        "power_norm": NormRow(
+            partial(_over_batch, PowerNorm),
+            "g z/sqrt(mean(z^2) + eps) + b over a batch's tokens, z = rms_norm(x)", batch="tokens",
+            unit_rms=False,
+        ),
         "dynamic_tanh": NormRow(
             lambda shape, bias, options: DynamicTanh(shape, bias=bias, **options),
             "g tanh(alpha x) + b", normalizes=False, unit_rms=False, has_eps=False,
@@ -73,12 +121,12 @@ NORMS = Table(
         ),
         "no_norm": NormRow(
             lambda shape, bias, options: NoNorm(shape, **options),
-            "x", normalizes=False, unit_rms=False,
+            "x", normalizes=False, unit_rms=False, has_parameters=False,
         ),
     },
     aliases={
         "ln": "layer_norm", "rms": "rms_norm", "prms_norm": "partial_rms_norm",
-        "dyt": "dynamic_tanh", "none": "no_norm",
+        "dyt": "dynamic_tanh", "reg_batch_norm": "regularized_batch_norm", "none": "no_norm",
     },
 )  # fmt: skip
 
@@ -98,7 +146,8 @@ def make_norm(
         eps: None for the norm's own default; norms without an eps have no use for it.
         affine: with a learned gain (and bias, where the norm has one).
         bias: False takes the bias from a norm that has one by nature; it gives none to RMSNorm.
-        options: further keywords of the module, such as `unit_offset` and `rounding`.
+        options: further keywords of the module, such as `unit_offset` and `rounding`;
+            batch_norm_position needs `max_len`.
 
     Raises:
         UnknownName: no norm of this name.

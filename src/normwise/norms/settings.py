@@ -10,6 +10,7 @@ DEFAULT_EPS = {
     "partial_rms_norm": 1e-6,
     "group_norm": 1e-5,
     "scale_norm": 1e-5,
+    "batch_norm": 1e-5,
 }
 
 
