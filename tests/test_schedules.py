@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from normwise.errors import SettingError, UnknownName
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
-from normwise.schedules import SCHEDULES, Schedule, parameter_groups, set_rate
+from normwise.schedules import (
+    RISES,
+    SCHEDULES,
+    Schedule,
+    one_cycle,
+    parameter_groups,
+    set_rate,
+    untuned_warmup,
+)
 from normwise.theory.scaling import noam_peak_rate
 
 NAMES = sorted(SCHEDULES)
@@ -353,3 +361,70 @@ def test_P51_empty_groups_are_left_out() -> None:
     assert [g["weight_decay"] for g in parameter_groups(nn.Linear(3, 3, bias=False), 0.1)] == [0.1]
     assert [g["weight_decay"] for g in parameter_groups(nn.LayerNorm(3), 0.1)] == [0.0]
     assert parameter_groups(nn.Linear(3, 3).requires_grad_(False), 0.1) == []
+
+
+# Ma and Yarats 2019 (1910.04209), sections 5.1 and 5.2
+def test_untuned_warm_up_of_adam() -> None:
+    assert [untuned_warmup(beta2) for beta2 in (0.9, 0.98, 0.999)] == [20, 100, 2000]
+    linear = Schedule("constant", steps=3000, warmup=untuned_warmup(0.999))
+    assert [linear(step) for step in (0, 999, 1999, 2999)] == [1 / 2000, 0.5, 1.0, 1.0]
+    exponential = Schedule("constant", 3000, untuned_warmup(0.999), rise="exponential")
+    expected = [1 - math.exp(-(1 - 0.999) * (step + 1)) for step in (0, 999, 2999)]
+    assert [exponential(step) for step in (0, 999, 2999)] == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(SettingError, match=r"in \[0, 1\)\. It is 1\.0\.$"):
+        untuned_warmup(1.0)
+
+
+def test_the_first_updates_of_adam_are_the_reason() -> None:
+    """Median |update| of independent gradients: 1 at the first step, 0.157 at the 40th, 0.155 in
+    the end, at beta1 = 0.9 and beta2 = 0.999.
+    """
+    generator = torch.Generator().manual_seed(0)
+    parameter = nn.Parameter(torch.zeros(20_000))
+    adam = torch.optim.Adam([parameter], lr=1.0, betas=(0.9, 0.999))
+    medians = []
+    for _ in range(400):
+        before = parameter.detach().clone()
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+        adam.step()
+        medians.append(float((parameter.detach() - before).abs().median()))
+    assert medians[0] == pytest.approx(1.0, abs=1e-3)
+    assert medians[39] == pytest.approx(0.157, abs=0.006)
+    assert medians[399] == pytest.approx(0.155, abs=0.004)
+
+
+@pytest.mark.parametrize("rise", sorted(RISES))
+def test_a_warm_up_never_turns(rise: str) -> None:
+    schedule = Schedule("constant", steps=40, warmup=20, rise=rise, start=0.1)
+    values = [schedule(step) for step in range(40)]
+    assert values == sorted(values)
+    assert 0.1 < values[0] < 0.3
+    assert values[-1] == pytest.approx(1.0, abs=0.02)
+    assert (values[19] == 1.0) == (rise != "exponential")
+
+
+def test_one_cycle_is_torchs_a_step_apart() -> None:
+    """torch starts at the lowest rate; here no step is spent there, so it is one step ahead."""
+    ours = one_cycle(steps=1000)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1.0, total_steps=1000, cycle_momentum=False
+    )
+    for step in range(999):
+        optimizer.step()
+        theirs.step()
+        assert ours(step) == pytest.approx(optimizer.param_groups[0]["lr"], abs=5e-3)
+
+
+# accelerate#963; with fp16 a step whose gradient overflowed is skipped by the scaler
+def test_P55_a_skipped_step_keeps_its_rate() -> None:
+    """P55: the caller passes the same step again, and every rate of the schedule is used once."""
+    schedule = Schedule("linear", steps=6, warmup=3)
+    held, taken = optimizer(), 0
+    used = []
+    for skipped in (False, True, False, True, True, False, False, False, False):
+        rate = set_rate(held, schedule, taken)
+        if not skipped:
+            used.append(rate)
+        taken += not skipped
+    assert used == [schedule(step) for step in range(6)]
