@@ -1,4 +1,4 @@
-"""Every exception a user can meet. Each is also the standard exception of its kind."""
+"""Every exception and warning a user can meet. Each is also the standard one of its kind."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -14,6 +14,10 @@ class ShapeError(NormwiseError, ValueError):
 
 class SettingError(NormwiseError, ValueError):
     """A setting outside the values it may take."""
+
+
+class PairingWarning(UserWarning):
+    """A placement without what belongs to it: it will run, and not be what its papers describe."""
 
 
 class DataError(NormwiseError, ValueError):

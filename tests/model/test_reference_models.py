@@ -16,7 +16,8 @@ from normwise.model.config import TransformerConfig, reference_config
 from normwise.model.transformer import Transformer
 from normwise.probe.record import StreamRecorder
 from normwise.residual.registry import PLACEMENTS
-from normwise.theory.growth import Moments
+from normwise.theory.moments import Moments
+from normwise.weight_init import INITS
 from tests.tolerance import EPS_SHARE, PERI_GROWTH, THEORY
 
 TOKENS, SEQUENCES = 32, 4
@@ -131,7 +132,7 @@ DEMO = {
 
 def test_the_demo_covers_every_placement_and_initialisation() -> None:
     assert {placement for placement, _ in DEMO} == set(PLACES)
-    assert {init for _, init in DEMO} == {"xavier_packed", "xavier", "gpt2", "deep_norm"}
+    assert {init for _, init in DEMO} == set(INITS)
     default = {(run.placement, run.init) for run in expand(CompareSettings()).runs}
     assert default == {
         ("pre_norm", "xavier_packed"), ("post_norm", "xavier_packed"), ("deep_norm", "deep_norm"),

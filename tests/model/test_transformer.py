@@ -9,20 +9,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normwise.errors import SettingError, ShapeError, UnknownName
-from normwise.model.attention import Rotary
+from normwise.errors import PairingWarning, SettingError, ShapeError, UnknownName
+from normwise.model.attention import Attention, Rotary
 from normwise.model.config import TransformerConfig, reference_config
 from normwise.model.feed_forward import FeedForward
 from normwise.model.transformer import Transformer
+from normwise.norms.layer_norm import LayerNorm
+from normwise.norms.registry import NORMS
 from normwise.residual.registry import PLACEMENTS
+from normwise.weight_init import INITS
 from tests.tolerance import FLOAT64_OUTPUT, ROTARY_ANGLE, assert_close
 
 SMALL = TransformerConfig(vocab_size=11, max_len=12, width=16, depth=2, heads=4)
 PLACES = sorted(PLACEMENTS)
+NO_FINAL_NORM = ("post_norm", "deep_norm", "keel", "b2t", "admin")
+NORM_FORMER = ("norm_former", "norm_former_fairseq")
 
 
 def config(**changes: Any) -> TransformerConfig:
-    return replace(SMALL, **changes)
+    """The small model with fields changed, and what belongs to its placement."""
+    return replace(SMALL, **{"init": None, "query_key_norm": None, **changes})
 
 
 def tokens(batch: int = 2, length: int = 9, seed: int = 0) -> Tensor:
@@ -30,12 +36,12 @@ def tokens(batch: int = 2, length: int = 9, seed: int = 0) -> Tensor:
     return torch.randint(0, SMALL.vocab_size, (batch, length), generator=generator)
 
 
-def unlike(model: nn.Module, seed: int = 0) -> nn.Module:
-    """The model with gains and biases away from 1 and 0, so that a lost one shows."""
+def unlike(model: Transformer, seed: int = 0) -> Transformer:
+    """The model with gains, biases and factors away from their start, so that a lost one shows."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim < 2 or "placement" in name:
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -43,7 +49,7 @@ def unlike(model: nn.Module, seed: int = 0) -> nn.Module:
 @pytest.mark.parametrize("positions", ["learned", "rotary", "none"])
 @pytest.mark.parametrize("placement", PLACES)
 def test_a_later_token_changes_no_earlier_logit(placement: str, positions: str) -> None:
-    model = Transformer(config(placement=placement, positions=positions), seed=0)
+    model = unlike(Transformer(config(placement=placement, positions=positions), seed=0))
     one, other = tokens(), tokens()
     other[:, 6] = (other[:, 6] + 1) % SMALL.vocab_size
     first, second = model(one), model(other)
@@ -72,7 +78,7 @@ def test_embeddings_given_are_the_embedding_path(positions: str) -> None:
     model = Transformer(config(positions=positions), seed=0)
     entry = tokens()
     expected = model(entry)
-    assert torch.equal(model(inputs_embeds=model.embedding(entry)), expected)
+    assert torch.equal(model(inputs_embeds=model.entry.embedding(entry)), expected)
     assert expected.shape == (2, 9, SMALL.vocab_size)
 
 
@@ -105,16 +111,21 @@ def test_what_cannot_enter_is_told(call: Callable[[Transformer], Tensor], messag
     assert str(raised.value) == message
 
 
+def gradient(part: nn.Embedding | nn.Linear) -> Tensor:
+    assert part.weight.grad is not None
+    return part.weight.grad
+
+
 def test_a_tied_head_is_the_embedding_and_its_gradient_is_the_sum() -> None:
     tied = Transformer(config(tied_head=True), seed=0).double()
-    assert tied.head.weight is tied.embedding.weight
+    assert tied.head.weight is tied.entry.embedding.weight
     apart = Transformer(config(), seed=0).double()
     own = {name: p for name, p in tied.state_dict().items() if name != "head.weight"}
-    apart.load_state_dict({**own, "head.weight": tied.embedding.weight.detach().clone()})
+    apart.load_state_dict({**own, "head.weight": tied.head.weight.detach().clone()})
     for model in (tied, apart):
         model(tokens()).square().sum().backward()
-    expected = apart.embedding.weight.grad + apart.head.weight.grad
-    assert_close(tied.embedding.weight.grad, expected, FLOAT64_OUTPUT * (1 + expected.abs()))
+    expected = gradient(apart.entry.embedding) + gradient(apart.head)
+    assert_close(gradient(tied.head), expected, FLOAT64_OUTPUT * (1 + expected.abs()))
     assert len(list(tied.parameters())) == len(list(apart.parameters())) - 1
 
 
@@ -143,6 +154,10 @@ def test_rotary_turns_pairs_by_the_position() -> None:
     assert out.dtype == torch.float64
 
 
+def attentions(model: Transformer) -> list[Attention]:
+    return [layer.attention for layer in model.layers if layer.attention is not None]
+
+
 @pytest.mark.parametrize("norm", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize(("axis", "width"), [("head", 4), ("full", 16)])
 def test_query_key_norm_gives_unit_queries_over_its_axis(axis: str, width: int, norm: str) -> None:
@@ -151,8 +166,8 @@ def test_query_key_norm_gives_unit_queries_over_its_axis(axis: str, width: int, 
         config(query_key_norm=axis, norm=norm, norm_eps=0.0, init="xavier"), seed=0
     ).double()
     seen: list[Tensor] = []
-    for layer in model.layers:
-        for module in (layer.attention.query_norm, layer.attention.key_norm):
+    for attention in attentions(model):
+        for module in (attention.query_norm, attention.key_norm):
             module.register_forward_hook(lambda module, args, out: seen.append(out))
     model(tokens())
     assert len(seen) == 4
@@ -165,7 +180,7 @@ def test_query_key_norm_gives_unit_queries_over_its_axis(axis: str, width: int, 
 
 def test_attention_is_its_formula() -> None:
     model = unlike(Transformer(config(heads=2, positions="none"), seed=0).double())
-    attention = model.layers[0].attention
+    attention = attentions(model)[0]
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(3, 7, 16, generator=generator, dtype=torch.float64)
     query, key, value = (
@@ -190,7 +205,7 @@ CURVES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", sorted(CURVES))
 def test_feed_forward_is_its_formula(activation: str, bias: bool) -> None:  # noqa: FBT001
-    branch = FeedForward(config(activation=activation, bias=bias, ff_ratio=2.5)).double()
+    branch = FeedForward(config(activation=activation, bias=bias, ff_ratio=2.5), layer=0).double()
     generator = torch.Generator().manual_seed(3)
     x = 2 * torch.randn(5, 16, generator=generator, dtype=torch.float64)
 
@@ -222,22 +237,59 @@ def test_what_is_turned_off_leaves_no_parameter() -> None:
     assert "head.weight" not in names(tied_head=True)
 
 
+def own_parameters(c: TransformerConfig) -> tuple[int, int]:
+    """Norms of width d in the placement, and its other parameters; placements.md, 2 to 4."""
+    d, layers, each = c.width, c.depth, 2 if c.attention else 1
+    every, n = layers * each, 4
+    last = c.placement not in NO_FINAL_NORM
+    norms = {
+        **dict.fromkeys(("rezero", "skip_init", "t_fixup"), 0),
+        "peri_norm": 2 * every + 1,
+        "keel": 2 * every - 1,
+        **dict.fromkeys(("norm_former", "norm_former_fairseq"), every + layers * (each - 1) + 1),
+        "hybrid_norm": layers + 1,
+        "hybrid_norm_star": layers + each,
+        "parallel": layers + 1,
+        "siamese_norm": 2 * every + 1,
+        "siamese_norm_scaled": 3 * every + 3,
+        "hyper_connections": 2 * every + 1,
+    }.get(c.placement, every + last)
+    others = {
+        "rezero": layers,
+        "skip_init": every,
+        "gpas": layers,
+        **dict.fromkeys(("layer_scale", "admin", "attention_residuals"), every * d),
+        **dict.fromkeys(("norm_former", "norm_former_fairseq"), layers * d),
+        "hyper_connections": every * (n + n * n + n + d * (n + 2) + n + 2),
+    }.get(c.placement, 0)
+    return norms, others
+
+
+def inside_a_layer(c: TransformerConfig, *, attention: bool) -> int:
+    """Parameters that the placement has one branch carry."""
+    per_channel = 1 + (c.bias and c.norm == "layer_norm")
+    if not attention:
+        return c.ff_width * per_channel if c.placement in ("sub_norm", *NORM_FORMER) else 0
+    axis = {"none": 0, "head": c.width // c.heads, "full": c.width}[str(c.query_key_norm)]
+    value = c.width // c.heads if c.placement.startswith("hybrid_norm") else 0
+    output = c.width if c.placement == "sub_norm" else 0
+    head_scale = c.heads if c.placement in NORM_FORMER else 0
+    return (2 * axis + value + output) * per_channel + head_scale
+
+
 def counted(c: TransformerConfig) -> int:
     """Parameters by formula."""
     d, inner, bias = c.width, c.ff_width, int(c.bias)
     norm = d * (1 + bias) if c.norm == "layer_norm" else d
-    attention = 4 * (d * d + d * bias)
-    if c.query_key_norm != "none":
-        attention += 2 * (norm if c.query_key_norm == "full" else norm // c.heads)
+    attention = 4 * (d * d + d * bias) + inside_a_layer(c, attention=True)
     matrices = 3 if c.activation == "swiglu" else 2
     feed_forward = matrices * d * inner + bias * ((matrices - 1) * inner + d)
-    each = {"pre_norm": 1, "post_norm": 1, "deep_norm": 1, "peri_norm": 2}[c.placement]
-    last = c.placement in ("pre_norm", "peri_norm")
-    branches = 2 if c.attention else 1
+    feed_forward += inside_a_layer(c, attention=False)
     ends = c.vocab_size * d * (1 if c.tied_head else 2)
     ends += c.max_len * d if c.positions == "learned" else 0
     layers = c.depth * ((attention if c.attention else 0) + feed_forward)
-    return ends + layers + norm * (each * c.depth * branches + last)
+    norms, others = own_parameters(c)
+    return ends + layers + norm * norms + others
 
 
 @pytest.mark.parametrize(
@@ -247,7 +299,7 @@ def counted(c: TransformerConfig) -> int:
         {"bias": False},
         {"norm": "rms_norm", "activation": "swiglu", "positions": "rotary"},
         {"activation": "swiglu", "ff_ratio": 8 / 3},
-        {"attention": False, "placement": "peri_norm"},
+        *({"attention": False, "placement": placement} for placement in PLACES),
         {"tied_head": True},
         {"query_key_norm": "head"},
         {"query_key_norm": "full", "norm": "rms_norm"},
@@ -289,7 +341,7 @@ def test_P49_a_model_built_on_meta_equals_a_normal_one(changes: dict[str, Any]) 
     normal = Transformer(config(**changes), seed=5)
     assert same(model, normal)
     assert torch.equal(model(tokens()), normal(tokens()))
-    assert (model.head.weight is model.embedding.weight) == model.config.tied_head
+    assert (model.head.weight is model.entry.embedding.weight) == model.config.tied_head
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -302,7 +354,7 @@ def test_P49_a_reset_undoes_everything(changes: dict[str, Any]) -> None:
     model.reset_parameters(seed=5)
     assert same(model, Transformer(config(**changes), seed=5))
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
+        if parameter.ndim == 1 and name.endswith(("weight", "bias")):
             assert set(parameter.tolist()) == ({0.0} if name.endswith("bias") else {1.0}), name
 
 
@@ -323,9 +375,13 @@ def test_gradient_reaches_every_parameter(changes: dict[str, Any]) -> None:
     model = unlike(Transformer(config(max_len=9, **changes), seed=0).double())
     logits = model(torch.arange(18).reshape(2, 9) % SMALL.vocab_size)
     (logits * torch.linspace(-1, 1, SMALL.vocab_size, dtype=torch.float64)).sin().sum().backward()
-    sizes = {name: p.grad.abs().max().item() for name, p in model.named_parameters()}
-    if model.config.query_key_norm == "none" and model.config.positions != "rotary":
-        for name in [name for name in sizes if name.endswith("key.bias")]:
+    sizes = {
+        name: 0.0 if p.grad is None else p.grad.abs().max().item()
+        for name, p in model.named_parameters()
+    }
+    if model.config.positions != "rotary":
+        last = "key.bias" if model.config.query_key_norm == "none" else "key_norm.bias"
+        for name in [name for name in sizes if name.endswith(last)]:
             assert sizes.pop(name) < 1e-12, name  # adds the same to every logit of a query
     assert min(sizes.values()) > 1e-9, min(sizes, key=sizes.__getitem__)
 
@@ -362,13 +418,11 @@ def test_a_config_that_cannot_be_built_is_told(changes: dict[str, Any], message:
     [
         (
             {"placement": "postnorm"},
-            "Unknown placement 'postnorm'. Did you mean post_norm? "
-            "Known: deep_norm, peri_norm, post_norm, pre_norm.",
+            f"Unknown placement 'postnorm'. Did you mean post_norm? Known: {', '.join(PLACES)}.",
         ),
         (
             {"norm": "rmsnorm"},
-            "Unknown norm 'rmsnorm'. Did you mean rms_norm? Known: derf, dynamic_tanh, group_norm, "
-            "layer_norm, no_norm, partial_rms_norm, rms_norm, scale_norm.",
+            f"Unknown norm 'rmsnorm'. Did you mean rms_norm? Known: {', '.join(sorted(NORMS))}.",
         ),
         (
             {"activation": "swigul"},
@@ -385,8 +439,7 @@ def test_a_config_that_cannot_be_built_is_told(changes: dict[str, Any], message:
         ),
         (
             {"init": "gpt3"},
-            "Unknown init 'gpt3'. Did you mean gpt2? Known: deep_norm, gpt2, xavier, "
-            "xavier_packed.",
+            f"Unknown init 'gpt3'. Did you mean gpt2? Known: {', '.join(sorted(INITS))}.",
         ),
     ],
 )
@@ -423,5 +476,163 @@ def test_reference_configs() -> None:
 
 def test_a_reference_config_brings_an_initialisation_that_belongs() -> None:
     assert reference_config("r1", placement="deep_norm").init == "deep_norm"
-    assert reference_config("r1", placement="deepnorm", init="xavier").init == "xavier"
+    with pytest.warns(PairingWarning):
+        assert reference_config("r1", placement="deepnorm", init="xavier").init == "xavier"
     assert reference_config("r1", placement="post_norm").init == "xavier"
+    assert reference_config("r2", placement="output_norm").query_key_norm == "full"
+
+
+# placements.md, output_norm: constructing it without qk_norm must raise or warn
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"placement": "output_norm", "query_key_norm": "none"},
+            "output_norm without a query/key norm: nothing stands before its branches, so the "
+            "logits grow with the layer. It belongs with query_key_norm 'full'.",
+        ),
+        (
+            {"placement": "hybrid_norm", "query_key_norm": "none"},
+            "hybrid_norm without a query/key norm: nothing stands before its branches, so the "
+            "logits grow with the layer. It belongs with query_key_norm 'head'.",
+        ),
+        *(
+            (
+                {"placement": name, "init": "xavier"},
+                f"{name} with xavier: its constants assume its own initialisation, {name}.",
+            )
+            for name in ("deep_norm", "sub_norm", "t_fixup", "scaled_residual")
+        ),
+        (
+            {"placement": "pre_norm", "init": "deep_norm"},
+            "pre_norm with deep_norm: deep_norm belongs to the constants of deep_norm.",
+        ),
+    ],
+    ids=str,
+)
+def test_a_placement_without_what_belongs_to_it_warns(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.warns(PairingWarning) as warned:
+        made = TransformerConfig(**changes)
+    assert [str(warning.message) for warning in warned] == [message]
+    assert all(getattr(made, name) == value for name, value in changes.items())
+
+
+def test_the_warning_points_at_the_line_that_made_the_config() -> None:
+    with pytest.warns(PairingWarning) as warned:
+        TransformerConfig(placement="deep_norm", init="xavier")
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("placement", PLACES)
+def test_what_belongs_to_a_placement_comes_without_a_warning(placement: str) -> None:
+    made = TransformerConfig(placement=placement)
+    asked = {"output_norm": "full", "hybrid_norm": "head", "hybrid_norm_star": "head"}
+    assert made.query_key_norm == asked.get(placement, "none")
+    assert TransformerConfig(placement=placement, attention=False).query_key_norm == "none"
+    own = ("deep_norm", "sub_norm", "t_fixup", "scaled_residual")
+    assert (made.init == placement) == (placement in own)
+
+
+def widths(part: nn.Module) -> list[int]:
+    return [
+        module.normalized_shape[0] for module in part.modules() if isinstance(module, LayerNorm)
+    ]
+
+
+# placements.md: sub_norm d and d_ff, output_norm the projection's width, hybrid_norm d_h thrice
+@pytest.mark.parametrize(
+    ("placement", "in_attention", "in_feed_forward"),
+    [
+        ("pre_norm", [], []),
+        ("sub_norm", [16], [40]),
+        ("output_norm", [16, 16], []),
+        ("hybrid_norm", [4, 4, 4], []),
+        ("hybrid_norm_star", [4, 4, 4], []),
+        ("norm_former", [], [40]),
+        ("norm_former_fairseq", [], [40]),
+    ],
+)
+def test_norms_inside_the_branches(
+    placement: str, in_attention: list[int], in_feed_forward: list[int]
+) -> None:
+    model = Transformer(config(placement=placement, ff_ratio=2.5), seed=0)
+    for layer, attention in zip(model.layers, attentions(model), strict=True):
+        assert widths(attention) == in_attention
+        assert widths(layer.feed_forward) == in_feed_forward
+
+
+def test_norms_inside_stand_in_no_other_placement() -> None:
+    declared = {
+        name for name, row in PLACEMENTS.items() if row.inside != PLACEMENTS["pre_norm"].inside
+    }
+    assert declared == {
+        "sub_norm", "output_norm", "hybrid_norm", "hybrid_norm_star", *NORM_FORMER,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "placement", ["sub_norm", "output_norm", "hybrid_norm", "norm_former", "norm_former_fairseq"]
+)
+def test_attention_is_its_formula_with_what_a_placement_puts_inside(placement: str) -> None:
+    """Head scales stand before W_O in the paper's form and after it in fairseq's."""
+    # placements.md, section 7, item 12; fairseq#3973, #3983
+    model = unlike(Transformer(config(placement=placement, heads=2), seed=0).double())
+    attention = attentions(model)[0]
+    g = dict(attention.named_parameters())
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(3, 7, 16, generator=generator, dtype=torch.float64)
+
+    def mapped(part: str, entry: Tensor) -> Tensor:
+        return entry @ g[f"{part}.weight"].T + g[f"{part}.bias"]
+
+    def normed(part: str, entry: Tensor) -> Tensor:
+        if f"{part}.weight" not in g:
+            return entry
+        centred = entry - entry.mean(-1, keepdim=True)
+        unit = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return unit * g[f"{part}.weight"] + g[f"{part}.bias"]
+
+    def split(entry: Tensor) -> Tensor:
+        return torch.stack(entry.split(8, dim=-1))
+
+    query, key, value = (mapped(part, x) for part in ("query", "key", "value"))
+    if placement == "output_norm":
+        query, key = normed("query_norm", query), normed("key_norm", key)
+    query, key, value = split(query), split(key), normed("value_norm", split(value))
+    if placement == "hybrid_norm":
+        query, key = normed("query_norm", query), normed("key_norm", key)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(8)
+    scores = scores.masked_fill(torch.ones(7, 7, dtype=torch.bool).triu(1), -math.inf)
+    heads = scores.softmax(-1) @ value
+    scales = g.get("scale_before.weight", torch.ones(2).double())
+    joined = torch.cat([scale * head for scale, head in zip(scales, heads, strict=True)], -1)
+    out = mapped("output", normed("output_norm", joined))
+    after = g.get("scale_after.weight", torch.ones(2).double()).repeat_interleave(8)
+    assert_close(attention(x), (after * out).detach(), FLOAT64_OUTPUT)
+    assert {name for name in g if "scale" in name} == {
+        "norm_former": {"scale_before.weight"}, "norm_former_fairseq": {"scale_after.weight"},
+    }.get(placement, set())  # fmt: skip
+
+
+@pytest.mark.parametrize("placement", ["sub_norm", "norm_former"])
+@pytest.mark.parametrize("activation", sorted(CURVES))
+def test_a_norm_before_the_last_matrix_of_feed_forward(activation: str, placement: str) -> None:
+    branch = FeedForward(config(activation=activation, placement=placement), layer=0).double()
+    with torch.no_grad():
+        for seed, parameter in enumerate(branch.parameters()):
+            generator = torch.Generator().manual_seed(seed)
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator).double())
+    g = dict(branch.named_parameters())
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    hidden = x @ g["inner.weight"].T + g["inner.bias"]
+    if activation == "swiglu":
+        hidden = CURVES["swiglu"](x @ g["gate.weight"].T + g["gate.bias"]) * hidden
+    else:
+        hidden = CURVES[activation](hidden)
+    centred = hidden - hidden.mean(-1, keepdim=True)
+    unit = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    normed = unit * g["output_norm.weight"] + g["output_norm.bias"]
+    expected = normed @ g["output.weight"].T + g["output.bias"]
+    assert_close(branch(x), expected.detach(), FLOAT64_OUTPUT)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from normwise.residual.registry import PLACEMENTS
-from normwise.theory.expansion import branch_weights
-from normwise.theory.growth import Moments, Step, stream_moments
+from normwise.theory.expansion import RULES, branch_weights
+from normwise.theory.growth import stream_moments
+from normwise.theory.moments import Moments
+from normwise.theory.stack import Stack
 from tests.tolerance import TRACKED_LOG2
 
 DEPTH = 24
@@ -52,14 +53,15 @@ def test_deep_norm_keeps_more_of_the_skip(alpha: float) -> None:
         assert weights[index + 1] == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+@pytest.mark.parametrize("placement", sorted(RULES))
 @pytest.mark.parametrize("entry", [0.02, 1.0, 5.0])
 def test_weighted_variances_sum_to_the_variance_of_the_stream(placement: str, entry: float) -> None:
     variances = [0.1, 2.0, 0.7, 1.0, 5.0]
-    weights = branch_weights(placement, variances, entry=entry, alpha=1.7)
+    alpha = 5**0.25  # of five layers of one branch
+    weights = branch_weights(placement, variances, entry=entry, alpha=alpha)
     total = sum(w**2 * v for w, v in zip(weights, [entry, *variances], strict=True))
     branches = [lambda x, v=v: Moments(v, 0.0) for v in variances]
-    predicted = stream_moments(placement, Moments(entry, 0.0), branches, Step(alpha=1.7))
+    predicted = stream_moments(placement, Moments(entry, 0.0), branches, Stack(5, branches=1))
     assert total == pytest.approx(predicted[-1].square, rel=1e-12)
     assert len(weights) == len(variances) + 1
 
@@ -85,7 +87,7 @@ def test_coefficients_tracked_through_layer_norm_agree(variance: float) -> None:
         factor = float(stream @ (total - total.mean()) / (total - total.mean()).square().sum())
         terms.append(branch)
         tracked = [factor * weight for weight in tracked] + [factor]
-    rebuilt = sum(w * (term - term.mean()) for w, term in zip(tracked, terms, strict=True))
+    rebuilt = torch.stack([w * (t - t.mean()) for w, t in zip(tracked, terms, strict=True)]).sum(0)
     assert torch.allclose(rebuilt, stream, atol=1e-9)
     expected = log2s(branch_weights("post_norm", [variance] * DEPTH))
     assert log2s(tracked) == pytest.approx(expected, abs=TRACKED_LOG2)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normwise.model.config import TransformerConfig
+from normwise.model.places import place_norm
 
 CURVES: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -15,9 +16,16 @@ CURVES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """W_out phi(W_in x); with SwiGLU W_out (silu(W_gate x) * W_in x), Shazeer 2020."""
+    """W_out phi(W_in x); with SwiGLU W_out (silu(W_gate x) * W_in x), Shazeer 2020.
 
-    def __init__(self, config: TransformerConfig) -> None:
+    A placement may ask for a norm before W_out.
+
+    Args:
+        config: what it is made of.
+        layer: counted from 0.
+    """
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
         self.curve = CURVES[config.activation]
         self.inner = nn.Linear(config.width, config.ff_width, bias=config.bias)
@@ -27,9 +35,14 @@ class FeedForward(nn.Module):
             if config.activation == "swiglu"
             else None
         )
+        self.output_norm = (
+            place_norm(config, "inner", layer, config.ff_width)
+            if config.placement_row.inside.ff_output
+            else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.inner(x)
         hidden = self.curve(inner) if self.gate is None else self.curve(self.gate(x)) * inner
-        out: Tensor = self.output(hidden)
+        out: Tensor = self.output(self.output_norm(hidden))
         return out

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -87,14 +88,14 @@ class StreamRecorder:
             branch_gradient=[point.gradient.rms for point in self._branches],
         )
 
-    def _before(self, index: int) -> Callable[[nn.Module, tuple[Tensor, Branch]], object]:
+    def _before(self, index: int) -> Callable[[nn.Module, tuple[Any, Branch]], object]:
         """Watches the entry of the stack, and hands the connection a watched branch."""
 
-        def hook(module: nn.Module, args: tuple[Tensor, Branch]) -> tuple[Tensor, Branch]:
-            x, branch = args
+        def hook(module: nn.Module, args: tuple[Any, Branch]) -> tuple[Any, Branch]:
+            state, branch = args
             if index == 0:
-                self._entry.watch(x)
-            return x, self._watched(index, branch)
+                self._entry.watch(self._connections[index].stream(state))
+            return state, self._watched(index, branch)
 
         return hook
 
@@ -106,8 +107,8 @@ class StreamRecorder:
 
         return watched
 
-    def _after(self, index: int) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(module: nn.Module, args: object, out: Tensor) -> None:
-            self._streams[index].watch(out)
+    def _after(self, index: int) -> Callable[[nn.Module, object, Any], None]:
+        def hook(module: nn.Module, args: object, out: Any) -> None:
+            self._streams[index].watch(self._connections[index].stream(out))
 
         return hook

@@ -2,29 +2,84 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from normwise.theory.stack import Stack
+
 Branch = Callable[[Tensor], Tensor]
-NormFactory = Callable[[], nn.Module]
+NormFactory = Callable[[str, int], nn.Module]
+"""Builds a fresh norm for a kind of place, "attention" or "final", and a layer counted from 0."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a connection stands.
+
+    Args:
+        stack: the stack it belongs to.
+        dim: width of the stream.
+        index: the connection, counted from 0.
+    """
+
+    stack: Stack
+    dim: int
+    index: int
+
+    @property
+    def layer(self) -> int:
+        """The layer, counted from 0."""
+        return self.index // self.stack.branches
+
+    @property
+    def kind(self) -> str:
+        """What its branch is: "attention", "cross_attention" or "feed_forward"."""
+        return self.stack.kinds[self.index % self.stack.branches]
+
+    @property
+    def begins_layer(self) -> bool:
+        return self.index % self.stack.branches == 0
+
+    @property
+    def ends_layer(self) -> bool:
+        return (self.index + 1) % self.stack.branches == 0
 
 
 class Residual(nn.Module, ABC):
-    """One residual connection: takes the stream (..., dim) and a branch, gives the new stream.
+    """One residual connection: takes the state of the stream and a branch, gives the new state.
 
-    A subclass makes its norms from `norm`, a factory that builds a fresh one at each call, and
-    writes its formula in `forward`. `sublayers` is the number of connections in the stack, for
-    constants that depend on depth; `index` counts them from 0.
+    The state is the stream (..., dim) itself, unless the placement carries more than that. A
+    subclass makes its norms from `norm` and writes its formula in `forward`; its first docstring
+    clause is the formula that `normwise list placements` shows. Its parameters, whatever their
+    shape, are gains: they take no weight decay.
     """
 
-    def __init__(self, norm: NormFactory, sublayers: int, index: int) -> None:
+    weight_decay_exempt = True
+
+    def __init__(self, norm: NormFactory, site: Site) -> None:
         super().__init__()
-        self.sublayers = sublayers
-        self.index = index
+        self.site = site
 
     @abstractmethod
-    def forward(self, x: Tensor, branch: Branch) -> Tensor: ...
+    def forward(self, state: Any, branch: Branch) -> Any: ...
+
+    @staticmethod
+    def stream(state: Any) -> Tensor:
+        """The residual stream in a state, (..., dim)."""
+        return state  # type: ignore[no-any-return]
+
+    def reset_parameters(self) -> None:
+        """Its own parameters, norms aside, as they start."""
+
+
+class OneNorm(Residual):
+    """A connection with one norm."""
+
+    def __init__(self, norm: NormFactory, site: Site) -> None:
+        super().__init__(norm, site)
+        self.norm = norm(site.kind, site.layer)
 
 
 class Placement(nn.Module, ABC):
@@ -39,7 +94,13 @@ class Placement(nn.Module, ABC):
 
     @abstractmethod
     def layer(
-        self, state: Any, attention: Branch | None, feed_forward: Branch, index: int
+        self,
+        state: Any,
+        attention: Branch | None,
+        feed_forward: Branch,
+        index: int,
+        *,
+        cross_attention: Branch | None = None,
     ) -> Any: ...
 
     @abstractmethod
@@ -47,42 +108,48 @@ class Placement(nn.Module, ABC):
 
 
 class PerSublayer(Placement):
-    """A placement that treats every branch alike: one `Residual` each, and perhaps a last norm.
+    """A placement of one `Residual` for each branch, and perhaps a last norm.
 
     Args:
-        connection: the class of the connections.
+        connection: makes a connection from the norm factory and its site.
         norm: factory of the norms.
-        depth: number of layers.
-        branches: residual branches in a layer, 2 with attention and 1 without.
+        stack: depth and branches.
+        dim: width of the stream.
         final_norm: end with a norm of the stream.
     """
 
     def __init__(
         self,
-        connection: type[Residual],
+        connection: Callable[[NormFactory, Site], Residual],
         norm: NormFactory,
-        depth: int,
-        branches: int,
+        stack: Stack,
+        dim: int,
         *,
         final_norm: bool,
     ) -> None:
         super().__init__()
-        self.branches = branches
-        sublayers = depth * branches
-        self.connections = nn.ModuleList(connection(norm, sublayers, s) for s in range(sublayers))
-        self.final_norm = norm() if final_norm else nn.Identity()
+        self.branches = stack.branches
+        sites = [Site(stack, dim, index) for index in range(stack.sublayers)]
+        self.connections = nn.ModuleList(connection(norm, site) for site in sites)
+        self.final_norm = norm("final", stack.depth - 1) if final_norm else nn.Identity()
 
-    def enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Tensor) -> Any:
         return x
 
     def layer(
-        self, state: Tensor, attention: Branch | None, feed_forward: Branch, index: int
-    ) -> Tensor:
-        for offset, branch in enumerate(_present(attention, feed_forward)):
+        self,
+        state: Any,
+        attention: Branch | None,
+        feed_forward: Branch,
+        index: int,
+        *,
+        cross_attention: Branch | None = None,
+    ) -> Any:
+        for offset, branch in enumerate(_present(attention, cross_attention, feed_forward)):
             state = self.connections[index * self.branches + offset](state, branch)
         return state
 
-    def exit(self, state: Tensor) -> Tensor:
+    def exit(self, state: Any) -> Tensor:
         normed: Tensor = self.final_norm(state)
         return normed
 

@@ -27,6 +27,15 @@ def pair_moments(activation: str, square: float, overlap: float) -> tuple[float,
     return _quadrature(curve, square, square), _quadrature(curve, square, overlap)
 
 
+def slope_moments(activation: str, square: float, overlap: float) -> tuple[float, float]:
+    """(E[phi'(u)^2], E[phi'(u) phi'(v)]) for the same pair."""
+    if activation == "relu":
+        cosine = max(-1.0, min(1.0, overlap / square)) if square else 0.0
+        return 0.5, (math.pi - math.acos(cosine)) / (2.0 * math.pi)
+    slope = _SLOPES[activation]
+    return _quadrature(slope, square, square), _quadrature(slope, square, overlap)
+
+
 def _relu_overlap(square: float, overlap: float) -> float:
     cosine = max(-1.0, min(1.0, overlap / square)) if square else 0.0
     angle = math.acos(cosine)
@@ -52,4 +61,15 @@ def _silu(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 * x * (1.0 + np.tanh(x / 2.0))
 
 
+def _gelu_slope(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    erf: NDArray[np.float64] = np.vectorize(math.erf)(x / math.sqrt(2.0))
+    return 0.5 * (1.0 + erf) + x * np.exp(-(x**2) / 2.0) / math.sqrt(2.0 * math.pi)
+
+
+def _silu_slope(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    share = 0.5 * (1.0 + np.tanh(x / 2.0))
+    return share * (1.0 + x * (1.0 - share))
+
+
 _CURVES: dict[str, Curve] = {"gelu": _gelu, "silu": _silu}
+_SLOPES: dict[str, Curve] = {"gelu": _gelu_slope, "silu": _silu_slope}

@@ -1,177 +1,186 @@
 """Size of the residual stream by depth, for each placement, at initialisation.
 
-A token is described by two numbers, `Moments`: the mean square of its entries, and the mean
-product of the same entry in two tokens of one sequence. The second is needed because averaging
-over tokens, which attention does, shrinks what the tokens do not share and keeps what they do; a
-stack of ReLU layers makes the tokens more alike, so attention branches grow with depth.
-
-The recursion is exact for wide layers with independent zero-mean weights, logits that are Gaussian
-and independent from key to key, and tokens that differ from each other in the same degree. Biases
-and norm gains are taken at their initial 0 and 1. It follows the closed forms of Kedia et al. 2024
-(2403.09635) in spirit, with the softmax of a causal sequence written out.
+A rule takes what is known of the stream over one connection. Most placements are a `Form`, and
+`Moments` of the stream are all there is to know. Where a placement adds parts that are not
+independent, the rule carries their mean product too, as a `Moments` of its own: the mean product of
+entries of one token, and of two.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from normwise.theory.activations import NODES, WEIGHTS, pair_moments
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Second moments of a token's entries: its mean square, and the mean product across tokens."""
-
-    square: float
-    overlap: float
-
-    def __add__(self, other: "Moments") -> "Moments":
-        """Moments of a sum of independent parts."""
-        return Moments(self.square + other.square, self.overlap + other.overlap)
-
-    def scaled(self, variance: float) -> "Moments":
-        """Moments after a factor whose square is `variance`."""
-        return Moments(self.square * variance, self.overlap * variance)
-
-    def normed(self, eps: float = 0.0) -> "Moments":
-        """Moments after a norm with gain 1: mean square q/(q + eps); nothing stays nothing."""
-        return self.scaled(1.0 / (self.square + eps)) if self.square else self
+from normwise.theory.forms import FORMS, POST, Form, Step
+from normwise.theory.moments import Branch, Moments
+from normwise.theory.scaling import admin_omega
+from normwise.theory.stack import Stack
 
 
-class Branch(Protocol):
-    """A residual branch at initialisation: moments in, moments out."""
-
-    def __call__(self, entry: Moments) -> Moments: ...
+def connected(
+    form: Form, x: Moments, branch: Branch, eps: float = 0.0
+) -> tuple[Moments, Moments, Moments, Moments]:
+    """Moments of what enters the branch, of what it gives, of the sum, and of the new stream."""
+    normed = x.normed(eps) if form.norm_in else x
+    entry = normed.scaled(form.entry**2)
+    out = branch(entry)
+    added = (out.normed(eps) if form.norm_branch else out).scaled(form.scale**2)
+    total = (normed if form.normed_skip else x).scaled(form.skip**2) + added
+    return entry, out, total, total.normed(eps) if form.norm_out else total
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Softmax attention over `tokens` positions.
+class Layered:
+    """The stream, what its layer began with, and their mean product."""
 
-    A gain is fan_in * std^2 of a matrix, the factor it puts on a mean square. `query_gain` and
-    `key_gain` are 1 under a query/key norm, whatever the matrices are.
+    x: Moments
+    entry: Moments
+    product: Moments
+
+
+def _b2t(state: Layered, branch: Branch, at: Step) -> Layered:
+    if at.position == 0:
+        state = Layered(state.x, entry=state.x, product=state.x)
+    total, product = state.x + branch(state.x), state.product
+    if at.feeds_forward and at.stack.branches > 1:
+        total = total + state.entry + product.scaled(2.0)
+        product = product + state.entry
+    shrink = (total.square + at.eps) ** -0.5
+    return Layered(total.scaled(shrink**2), state.entry, product.scaled(shrink))
+
+
+def _parallel(state: Layered, branch: Branch, at: Step) -> Layered:
+    entry = state.x if at.position == 0 else state.entry
+    return Layered(state.x + branch(entry.normed(at.eps)), entry, entry)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Admin's stream, the square of the factor on its skip, and the post-norm stream that the
+    factors are profiled on.
     """
 
-    query_gain: float
-    key_gain: float
-    value_gain: float
-    output_gain: float
-    tokens: int
-    causal: bool = True
-    query_key_norm: bool = False
-
-    def __call__(self, entry: Moments) -> Moments:
-        own = entry.square - entry.overlap
-        logit_variance = self.query_gain * self.key_gain * entry.square * own
-        if self.query_key_norm:
-            logit_variance = 1.0 - entry.normed().overlap
-        keys = np.arange(1, self.tokens + 1) if self.causal else np.array([self.tokens])
-        same = float(softmax_squares(keys, logit_variance).mean())
-        across = self._shared_keys()
-        return Moments(entry.overlap + own * same, entry.overlap + own * min(same, across)).scaled(
-            self.value_gain * self.output_gain
-        )
-
-    def _shared_keys(self) -> float:
-        """Mean over pairs of tokens of sum_j a_ij a_kj for uniform weights: 1/(longer context)."""
-        if not self.causal or self.tokens == 1:
-            return 1.0 / self.tokens
-        pairs = self.tokens * (self.tokens - 1) / 2
-        return math.fsum((n - 1) / n for n in range(2, self.tokens + 1)) / pairs
+    x: Moments
+    omega_square: float
+    post: Moments
 
 
-def softmax_squares(keys: NDArray[np.int64], variance: float) -> NDArray[np.float64]:
-    """E sum_j a_j^2 of a softmax over n independent Gaussian logits, for each n in `keys`.
+def _admin(state: Profiled, branch: Branch, at: Step) -> Profiled:
+    omega_square, growth = state.omega_square, at.constant("growth", "profiled")
+    if growth != "profiled":
+        omega_square = admin_omega(growth, at.stack) ** 2
+    x = (state.x.scaled(omega_square) + branch(state.x)).normed(at.eps)
+    added = branch(state.post).square
+    following = omega_square * state.post.square + added
+    return Profiled(x, following, connected(POST, state.post, branch, at.eps)[-1])
 
-    1/n for equal logits, 1 for one key. From 1/s^2 = int t exp(-t s) dt with L(t) = E exp(-t e^z):
 
-        E sum_j a_j^2 = n int t L''(t) L(t)^(n-1) dt
+@dataclass(frozen=True)
+class Twins:
+    """Two streams and their mean product."""
 
-    over t = e^u by the trapezoid rule; the integrand varies over u in steps of order 1. Logits of
-    a variance above 50 count as 50, where one key has all the weight.
+    x: Moments
+    y: Moments
+    product: Moments
+
+
+def _siamese_norm(state: Twins, branch: Branch, at: Step) -> Twins:
+    shrink = (state.y.square + at.eps) ** -0.5
+    entry = state.x + state.y.normed(at.eps) + state.product.scaled(2.0 * shrink)
+    out = branch(entry)
+    total = state.x + out
+    shrink = (total.square + at.eps) ** -0.5
+    return Twins(total.scaled(shrink**2), state.y + out, (state.product + out).scaled(shrink))
+
+
+def _siamese_norm_scaled(state: Twins, branch: Branch, at: Step) -> Twins:
+    x = state.x.normed(at.eps)
+    product = state.product.scaled((state.x.square + at.eps) ** -0.5)
+    shrink = (state.y.square + at.eps) ** -0.5
+    entry = x + state.y.normed(at.eps) + product.scaled(2.0 * shrink)
+    out, scale = branch(entry.normed(at.eps)), (2.0 * (at.layer + 1)) ** -0.5
+    return Twins(x + out.scaled(scale**2), state.y + out, product + out.scaled(scale))
+
+
+def _attention_residuals(
+    state: tuple[Moments, ...], branch: Branch, at: Step
+) -> tuple[Moments, ...]:
+    """All outputs so far, with equal shares at the start."""
+    return (*state, branch(_mean(state).normed(at.eps)))
+
+
+def _mean(values: tuple[Moments, ...]) -> Moments:
+    total = sum(values[1:], start=values[0])
+    return total.scaled(1.0 / len(values) ** 2)
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a placement's stream grows.
+
+    Args:
+        step: over one connection.
+        enter: what is known at the entry.
+        stream: the stream in what is known.
     """
-    spread = math.sqrt(min(variance, 50.0))
-    logits = spread * NODES
-    lowest = -9.0 * spread - math.log(keys.max()) - 16.0
-    log_t = np.arange(lowest, 9.0 * spread + 5.0, 0.1)[:, None]
-    decay = np.exp(-np.exp(log_t + logits))
-    transform = decay @ WEIGHTS
-    second = (np.exp(2.0 * (log_t + logits)) * decay) @ WEIGHTS
-    powers: NDArray[np.float64] = transform[:, None] ** (keys[None, :] - 1)
-    return np.asarray(0.1 * keys * (second @ powers), dtype=np.float64)
+
+    step: Callable[[Any, Branch, Step], Any]
+    enter: Callable[[Moments], Any] = _itself
+    stream: Callable[[Any], Moments] = _itself
 
 
-@dataclass(frozen=True)
-class FeedForward:
-    """Two matrices around an activation: "relu", "gelu", or "swiglu" with its gate."""
-
-    activation: str
-    in_gain: float
-    out_gain: float
-    gate_gain: float = 0.0
-
-    def __call__(self, entry: Moments) -> Moments:
-        inner = entry.scaled(self.in_gain)
-        if self.activation == "swiglu":
-            gate = entry.scaled(self.gate_gain)
-            square, overlap = pair_moments("silu", gate.square, gate.overlap)
-            hidden = Moments(square * inner.square, overlap * inner.overlap)
-        else:
-            hidden = Moments(*pair_moments(self.activation, inner.square, inner.overlap))
-        return hidden.scaled(self.out_gain)
+def _layered(step: Callable[[Layered, Branch, Step], Layered]) -> Rule:
+    return Rule(step, lambda x: Layered(x, x, x), lambda state: state.x)
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one residual connection needs to know: eps of its norm, and its constants."""
-
-    eps: float = 0.0
-    alpha: float = 1.0
+def _twins(step: Callable[[Twins, Branch, Step], Twins]) -> Rule:
+    return Rule(step, lambda x: Twins(x, x, x), lambda state: state.y)
 
 
-def _pre_norm(x: Moments, branch: Branch, at: Step) -> Moments:
-    return x + branch(x.normed(at.eps))
+def _formed(form: Callable[[Step], Form]) -> Rule:
+    return Rule(lambda x, branch, at: connected(form(at), x, branch, at.eps)[-1])
 
 
-def _post_norm(x: Moments, branch: Branch, at: Step) -> Moments:
-    return (x + branch(x)).normed(at.eps)
-
-
-def _deep_norm(x: Moments, branch: Branch, at: Step) -> Moments:
-    return (x.scaled(at.alpha**2) + branch(x)).normed(at.eps)
-
-
-def _peri_norm(x: Moments, branch: Branch, at: Step) -> Moments:
-    return x + branch(x.normed(at.eps)).normed(at.eps)
-
-
-RULES: dict[str, Callable[[Moments, Branch, Step], Moments]] = {
-    "pre_norm": _pre_norm,
-    "post_norm": _post_norm,
-    "deep_norm": _deep_norm,
-    "peri_norm": _peri_norm,
+RULES: dict[str, Rule] = {name: _formed(form) for name, form in FORMS.items()} | {
+    "b2t": _layered(_b2t),
+    "resi_dual": _formed(FORMS["post_norm"]),
+    "admin": Rule(_admin, lambda x: Profiled(x, 1.0, x), lambda state: state.x),
+    "parallel": _layered(_parallel),
+    "parallel_norms": _layered(_parallel),
+    "siamese_norm": _twins(_siamese_norm),
+    "siamese_norm_scaled": _twins(_siamese_norm_scaled),
+    "attention_residuals": Rule(_attention_residuals, lambda x: (x,), _mean),
 }
 
 
 def stream_moments(
-    placement: str, entry: Moments, branches: Sequence[Branch], step: Step | None = None
+    placement: str,
+    entry: Moments,
+    branches: Sequence[Branch],
+    stack: Stack,
+    *,
+    eps: float = 0.0,
+    constants: Mapping[str, Any] | None = None,
 ) -> list[Moments]:
     """Moments of the stream at entry and after each branch, `len(branches) + 1` of them.
 
     Args:
         placement: a row of `RULES`, the full name of a placement.
         entry: moments of what enters the stack.
-        branches: the residual branches in order.
-        step: eps and constants, the same at every connection.
+        branches: the residual branches in order, as many as the stack has.
+        stack: depth and branches.
+        eps: of the norms.
+        constants: of the placement, where they are not its own.
     """
-    rule, at = RULES[placement], step or Step()
+    rule = RULES[placement]
+    state = rule.enter(entry)
     profile = [entry]
-    for branch in branches:
-        profile.append(rule(profile[-1], branch, at))
+    for index, branch in enumerate(branches):
+        state = rule.step(state, branch, Step(stack, index, eps, constants or {}))
+        profile.append(rule.stream(state))
     return profile
 
 
@@ -181,4 +190,5 @@ def plain_growth(placement: str, branch_variance: float, layers: int) -> float:
     The textbook numbers: pre-norm 1 + n v, post-norm and DeepNorm 1, peri-norm 1 + n.
     """
     fixed = [lambda entry: Moments(branch_variance, 0.0)] * layers
-    return stream_moments(placement, Moments(1.0, 0.0), fixed)[-1].square
+    stack = Stack(layers, branches=1)
+    return stream_moments(placement, Moments(1.0, 0.0), fixed, stack)[-1].square
