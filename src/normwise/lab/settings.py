@@ -17,6 +17,7 @@ from normwise.errors import SettingError
 
 DEVICES = ("cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "bf16", "fp16")
+OWN = "default"  # what belongs to the placement
 
 
 def setting(default: Any, text: str) -> Any:
@@ -37,10 +38,12 @@ class SharedSettings:
     ff_ratio: float = setting(4.0, "Width of the feed-forward layer over the stream's.")
     activation: str = setting("relu", "relu, gelu or swiglu.")
     positions: str = setting("learned", "learned, rotary or none.")
-    query_key_norm: str = setting("none", "none, head or full.")
+    query_key_norm: str = setting(OWN, "default (the placement's own), none, head, full, unit.")
     bias: bool = setting(default=False, text="Biases in linear layers and norms.")
     tied_head: bool = setting(default=False, text="Head and embedding share a matrix.")
+    objective: str = setting("next", "next token, or hidden ones in sentences (an encoder).")
     schedule: str = setting("constant", "After warm-up: constant, cosine, linear, inverse_sqrt.")
+    rise: str = setting("linear", "The warm-up's shape: linear, cosine or exponential.")
     betas: tuple[float, ...] = setting((0.9, 0.98), "AdamW's two averages; SGD's momentum first.")
     weight_decay: float = setting(0.0, "Decay of matrices; gains and biases have none.")
     clip: float = setting(1.0, "Largest gradient norm; 0 turns clipping off.")

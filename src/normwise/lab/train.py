@@ -10,16 +10,18 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from normwise.conditions import conditions
 from normwise.errors import DeviceUnavailable, MissingExtra, SettingError
 from normwise.lab.data import Corpus
+from normwise.lab.objective import OBJECTIVES, UNASKED, Batch, Objective, token_loss
 from normwise.lab.prediction import predicted_stream, token_moments
-from normwise.lab.settings import RunSettings, SharedSettings
+from normwise.lab.settings import OWN, RunSettings, SharedSettings
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
+from normwise.norms.regularized_batch_norm import batch_penalty
+from normwise.probe.admin import profile_admin
 from normwise.probe.record import StreamProfile, StreamRecorder
 from normwise.schedules import Schedule, parameter_groups, set_rate
 from normwise.table import Table
@@ -28,8 +30,6 @@ try:
     from accelerate import Accelerator
 except ImportError:
     raise MissingExtra("accelerate", "lab", "A comparison") from None
-
-VALIDATION_WINDOWS = 256
 
 Groups = list[dict[str, object]]
 Progress = Callable[[int], object]
@@ -49,11 +49,13 @@ OPTIMIZERS = Table("optimizer", {"adamw": _adamw, "sgd": _sgd})
 
 def model_config(run: RunSettings, vocab_size: int) -> TransformerConfig:
     """The Transformer that a run trains."""
+    asked, objective = run.query_key_norm, OBJECTIVES[run.objective]
     return TransformerConfig(
-        vocab_size=vocab_size, max_len=run.seq_len, width=run.width, depth=run.depth,
+        vocab_size=vocab_size + objective.extra_tokens, causal=objective.causal,
+        max_len=run.seq_len, width=run.width, depth=run.depth,
         heads=run.heads, norm=run.norm, placement=run.placement, init=run.init,
         activation=run.activation, ff_ratio=run.ff_ratio, bias=run.bias, positions=run.positions,
-        query_key_norm=run.query_key_norm, tied_head=run.tied_head,
+        query_key_norm=None if asked == OWN else asked, tied_head=run.tied_head,
     )  # fmt: skip
 
 
@@ -86,17 +88,20 @@ def train(
         DeviceUnavailable: the device or the precision is not to be had here.
     """
     accelerator = _accelerator(run)
+    objective = OBJECTIVES[run.objective](run, corpus)
     started = time.perf_counter()
     model = build_model(run, corpus.vocab_size)
+    if run.builder is None and run.placement == "admin":
+        batch = next(objective.batches())
+        profile_admin(model, batch.inputs, **batch.options)
     parameters = sum(p.numel() for p in model.parameters())
     groups = parameter_groups(model, run.weight_decay)
     model, optimizer = accelerator.prepare(model, OPTIMIZERS[run.optimizer](groups, run))
-    profile = _initial_profile(model, run, corpus, accelerator.device)
+    profile = _initial_profile(model, objective, accelerator.device)
     training = _Training(accelerator, model, optimizer, run)
-    losses, seconds = training.run(_batches(run, corpus, accelerator.device), progress)
+    losses, seconds = training.run(objective.batches(), progress)
     finished = len(losses) == run.steps
-    tried = len(losses) if finished else len(losses) + 1
-    validation = _validation_loss(model, run, corpus, accelerator.device) if finished else math.nan
+    validation = _validation_loss(model, objective, accelerator.device) if finished else math.nan
     diverged_at = None if math.isfinite(validation) else len(losses) + 1
     return {
         "id": run.id,
@@ -107,7 +112,7 @@ def train(
         "initial": {name: _finite(values) for name, values in asdict(profile).items()},
         "predicted_stream": _predicted_stream(run, corpus),
         "parameters": parameters,
-        "tokens_per_second": tried * _tokens_per_step(run) / seconds,
+        "tokens_per_second": training.tokens / seconds,
         "peak_memory_bytes": _peak_memory(accelerator.device),
         "seconds": time.perf_counter() - started,
         "data": corpus.describe(),
@@ -129,42 +134,43 @@ class _Training:
         self.model = model
         self.optimizer = optimizer
         self.settings = run
-        self.schedule = Schedule(run.schedule, run.steps, run.warmup)
+        self.schedule = Schedule(run.schedule, run.steps, run.warmup, rise=run.rise)
+        self.tokens = 0  # seen so far, without padding
 
-    def run(
-        self, batches: Iterator[tuple[Tensor, Tensor]], progress: Progress
-    ) -> tuple[list[float], float]:
-        """Losses of the finite steps, and the seconds they took."""
+    def run(self, batches: Iterator[Batch], progress: Progress) -> tuple[list[float], float]:
+        """Losses of the finite steps, and the seconds they took.
+
+        A step that the gradient scaler of fp16 skipped has a loss, and does not advance the
+        schedule.
+        """
         losses: list[float] = []
+        taken = 0
         started = time.perf_counter()
-        for step in range(self.settings.steps):
-            set_rate(self.optimizer, self.schedule, step)
+        for _ in range(self.settings.steps):
+            set_rate(self.optimizer, self.schedule, taken)
             loss = self._step(batches)
+            taken += not self.accelerator.optimizer_step_was_skipped
             if not math.isfinite(loss):
                 break
             losses.append(loss)
             progress(len(losses))
         return losses, time.perf_counter() - started
 
-    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+    def _step(self, batches: Iterator[Batch]) -> float:
         """One optimizer step over `accumulate` batches; the mean of their losses."""
         total = 0.0
         for _ in range(self.settings.accumulate):
-            inputs, targets = next(batches)
+            batch = next(batches).to(self.accelerator.device)
             with self.accelerator.accumulate(self.model):
-                loss = token_loss(self.model(inputs), targets)
-                self.accelerator.backward(loss)
+                loss = token_loss(self.model(batch.inputs, **batch.options), batch.targets)
+                self.accelerator.backward(loss + batch_penalty(self.model))
                 if self.accelerator.sync_gradients and self.settings.clip:
                     self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.clip)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             total += loss.item()
+            self.tokens += batch.tokens
         return total / self.settings.accumulate
-
-
-def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, logits (..., vocab_size) in fp32 against targets (...)."""
-    return cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
 def check_device(settings: SharedSettings) -> None:
@@ -189,66 +195,45 @@ def _accelerator(run: RunSettings) -> Accelerator:
     )
 
 
-def _batches(
-    run: RunSettings, corpus: Corpus, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random windows of the training text, without end; inputs and the tokens after them."""
-    generator = torch.Generator().manual_seed(run.seed)
-    last = len(corpus.train) - run.seq_len - 1
-    while True:
-        starts = torch.randint(0, last + 1, (run.batch_size,), generator=generator)
-        yield _windows(corpus.train, starts, run.seq_len, device)
-
-
-def _windows(
-    tokens: Any, starts: Tensor, seq_len: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    positions = starts[:, None].numpy() + range(seq_len + 1)
-    window = torch.from_numpy(tokens[positions].astype("int64")).to(device)
-    return window[:, :-1], window[:, 1:]
-
-
-def _initial_profile(
-    model: nn.Module, run: RunSettings, corpus: Corpus, device: torch.device
-) -> StreamProfile:
+def _initial_profile(model: nn.Module, objective: Objective, device: torch.device) -> StreamProfile:
     """Stream and gradients by connection on one fixed batch, before the first step."""
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with StreamRecorder(model) as recorder:
-        inputs, targets = next(_batches(run, corpus, device))
-        token_loss(model(inputs), targets).backward()
+        batch = next(objective.batches()).to(device)
+        token_loss(model(batch.inputs, **batch.options), batch.targets).backward()
     model.zero_grad()
+    batch_penalty(model)  # of no step, so it goes unused
+    for name, buffer in model.named_buffers():
+        buffer.copy_(kept[name])
     return recorder.profile()
 
 
 def _predicted_stream(run: RunSettings, corpus: Corpus) -> list[float] | None:
-    """What theory expects of the stream's RMS; None for a model of someone else's."""
-    if run.builder is not None:
+    """What theory expects of the stream's RMS; None for a model of someone else's, and for padded
+    sentences, whose tokens see different numbers of keys.
+    """
+    if run.builder is not None or run.objective != "next":
         return None
     config = model_config(run, corpus.vocab_size)
     return predicted_stream(config, token_moments(config, corpus.collision), run.seq_len)
 
 
 @torch.no_grad()
-def _validation_loss(
-    model: nn.Module, run: RunSettings, corpus: Corpus, device: torch.device
-) -> float:
-    """Mean loss over windows spread evenly over the validation text, the same for every run."""
-    last = len(corpus.validation) - run.seq_len - 1
-    starts = torch.linspace(0, last, min(VALIDATION_WINDOWS, last + 1)).long()
+def _validation_loss(model: nn.Module, objective: Objective, device: torch.device) -> float:
+    """Mean loss over the validation text, the same part of it for every run."""
     model.eval()
-    total = 0.0
-    for part in starts.split(run.batch_size):
-        inputs, targets = _windows(corpus.validation, part, run.seq_len, device)
-        total += token_loss(model(inputs), targets).item() * len(part)
-    return total / len(starts)
+    total, asked = 0.0, 0
+    for batch in objective.validation():
+        count = int((batch.targets != UNASKED).sum())
+        there = batch.to(device)
+        loss = token_loss(model(there.inputs, **there.options), there.targets)
+        total, asked = total + loss.item() * count, asked + count
+    return total / asked
 
 
 def _finite(values: list[float]) -> list[float | None]:
     """None where a model overflows before its first step."""
     return [value if math.isfinite(value) else None for value in values]
-
-
-def _tokens_per_step(run: RunSettings) -> int:
-    return run.batch_size * run.accumulate * run.seq_len
 
 
 def _peak_memory(device: torch.device) -> int:
