@@ -16,7 +16,9 @@ from normwise.weight_init import INITS
 
 
 def _grid(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Grid:
-    grid = Grid(*titles, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, title in enumerate(titles):
+        grid.add_column(title, no_wrap=index != 1, overflow="fold")
     for row in rows:
         grid.add_row(*row)
     return grid
@@ -29,11 +31,10 @@ def _norms() -> Grid:
 
 def _placements() -> Grid:
     rows = (
-        (_with_aliases(PLACEMENTS, name), row.formula, "yes" if row.final_norm else "no",
-         row.warm_up, row.init)
+        (_with_aliases(PLACEMENTS, name), row.formula, row.warm_up, row.init)
         for name, row in PLACEMENTS.items()
-    )  # fmt: skip
-    return _grid(("placement", "formula", "last norm", "warm-up", "init"), rows)
+    )
+    return _grid(("placement", "formula", "warm-up", "init"), rows)
 
 
 def _inits() -> Grid:

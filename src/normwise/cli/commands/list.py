@@ -7,10 +7,17 @@ TABLES = ("norms", "placements", "inits", "schedules", "roundings", "backends")
 
 @click.command("list")
 @click.argument("what", type=click.Choice(TABLES))
-def list_rows(what: str) -> None:
+@click.option("--explain", metavar="NAME", help="Show one placement in full.")
+@click.option("--depth", default=12, show_default=True, help="Layers, for --explain.")
+def list_rows(what: str, explain: str | None, depth: int) -> None:
     """Show the known norms, placements, inits, schedules, roundings or backends."""
     from rich.console import Console
 
+    from normwise.errors import SettingError
+    from normwise.report.explain import explain_placement
     from normwise.report.names import TABLES_OF_NAMES
 
-    Console().print(TABLES_OF_NAMES[what]())
+    if explain is not None and what != "placements":
+        raise SettingError(f"--explain is for placements. It came with {what}. Drop one of them.")
+    table = TABLES_OF_NAMES[what]() if explain is None else explain_placement(explain, depth)
+    Console().print(table)
