@@ -265,23 +265,6 @@ def test_P40_checkpoint(*, reentrant: bool, masked: bool) -> None:
     assert norm.num_batches_tracked == STEPS
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_P40_checkpoint_of_two_batches(*, reentrant: bool) -> None:
-    """P40: two forward passes before one backward pass, each with its own running phi."""
-    norm, plain, gradients = built(), built(), []
-    for seed in range(WARMUP):
-        norm(batch(seed)[0]), plain(batch(seed)[0])
-    for module, saves in ((plain, True), (norm, False)):
-        inputs = [batch(seed)[0] for seed in (7, 8)]
-        outputs = [
-            module(x) if saves else checkpoint(module, x, use_reentrant=reentrant) for x in inputs
-        ]
-        sum(y.pow(3).sum() for y in outputs).backward()
-        gradients.append([x.grad for x in inputs])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    assert_state(norm, state(plain))
-
-
 @masks
 # Dynamo makes an object of torch's own class, of which that class warns.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

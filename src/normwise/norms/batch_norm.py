@@ -18,6 +18,7 @@ from normwise.ops.batch import (
     fused_batch_norm,
     without_padding,
 )
+from normwise.ops.recompute import in_backward, recomputing
 from normwise.ops.reference import NormSpec, affine, gain
 from normwise.ops.rounding import compute_dtype
 
@@ -139,7 +140,7 @@ class BatchNorm(AffineNorm):
         spec = self.spec(x, self.eps)
         self._check(x, mask)
         if self.running_mean is not None and (self.frozen or not self.training):
-            y = affine(self._evaluated(x), self.weight, self.bias, spec)
+            y = affine(self._evaluated(without_padding(x, mask)), self.weight, self.bias, spec)
         elif not x.numel() and not self.synchronized:
             y = affine(x.to(compute_dtype(x)), self.weight, self.bias, spec)
         elif self._fits_torch(mask):
@@ -167,7 +168,7 @@ class BatchNorm(AffineNorm):
 
     def _fits_torch(self, mask: Tensor | None) -> bool:
         """Whether the valid entries are rows that torch's kernel can take."""
-        return mask is None and not self.synchronized and not _transformed()
+        return mask is None and not self.synchronized and not transformed()
 
     def _rows(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """The valid entries as (entries of a statistic, statistics)."""
@@ -195,18 +196,21 @@ class BatchNorm(AffineNorm):
             return
         if recomputing():
             return
-        if _transformed():
+        if transformed():
             raise SettingError(
                 f"{type(self).__name__} in training changes its running statistics, which a "
                 f"transform such as vmap or jacrev cannot follow. Call eval() or freeze() first, "
                 f"or build it with track_running_stats=False."
             )
+        found = found.detached()
         count = self._fitted(found.count.expand_as(found.mean))
-        mean = self._fitted(found.mean.detach())
-        variance = self._fitted(self._kept_variance(found).detach())
+        mean = self._fitted(found.mean)
+        variance = self._fitted(self._kept_variance(found))
         finite = (mean.isfinite() & variance.isfinite()).all(-1, keepdim=True)
         self._report(finite)
         keep = (count > 1.0) & finite
+        if torch.compiler.is_compiling():
+            keep = keep & ~in_backward(mean)
         self.num_batches_tracked += keep[..., 0]  # type: ignore[operator]
         weight = self._weight_of_new()
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):
@@ -226,6 +230,13 @@ class BatchNorm(AffineNorm):
         """A statistic in the shape of the running ones."""
         return statistic.reshape(-1)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """As torch: a state dict from before the counter leaves it as it is."""
+        counter = self.num_batches_tracked
+        if counter is not None and not counter.is_meta:
+            state_dict.setdefault(prefix + "num_batches_tracked", counter.clone())
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def _check_count(self, count: Tensor) -> None:
         """Refuses what cannot be trained on, before anything is changed."""
 
@@ -235,7 +246,7 @@ class BatchNorm(AffineNorm):
                 f"{type(self).__name__}: a batch with values that are not finite was normalized; "
                 f"its statistics are not kept.",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=7,
             )
 
     def _group(self) -> Any:
@@ -277,7 +288,9 @@ class BatchNormTokens(BatchNorm):
         return super()._from_rows(rows, x, mask)
 
     def _check_count(self, count: Tensor) -> None:
-        if not torch.compiler.is_compiling() and bool((count == 1.0).any()):
+        if torch.compiler.is_compiling() or transformed():
+            return
+        if bool((count == 1.0).any()):
             raise ShapeError(
                 f"{type(self).__name__}: training needs two valid tokens or more in a batch. "
                 f"There is 1. Pass a larger batch, or call eval()."
@@ -345,13 +358,6 @@ def _valid(x: Tensor, mask: Tensor) -> Tensor:
     return mask.expand(x.shape[:-1]).flatten().nonzero().squeeze(1)
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Whether vmap, jacrev and the like run this; a compiler takes its own way."""
     return not torch.compiler.is_compiling() and dispatch.in_transform()
-
-
-def recomputing() -> bool:
-    """Whether this runs inside a backward pass, which activation checkpointing does: its first pass
-    has already kept the batch.
-    """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

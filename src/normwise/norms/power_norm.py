@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from normwise.errors import SettingError
 from normwise.norms.affine import AffineNorm
-from normwise.norms.batch_norm import check_mask, recomputing
+from normwise.norms.batch_norm import check_mask, transformed
 from normwise.norms.settings import DEFAULT_EPS, checked_eps
 from normwise.ops.batch import quadratic_means, without_padding
 from normwise.ops.functional import rms_norm
+from normwise.ops.recompute import in_backward, recomputing, snapshot
 from normwise.ops.reference import affine
 from normwise.ops.rounding import compute_dtype
 
@@ -24,7 +26,9 @@ class PowerNorm(AffineNorm):
 
     Backward is the paper's, not the derivative: dz = (dy g - nu y)/sqrt(phi + eps), where nu is a
     running mean of dy g y, nu <- nu + (1 - decay) (mean(dy g y) - nu mean(y^2)). It can be
-    differentiated once. Padded tokens are no part of any mean and come out as 0. Shen et al. 2020
+    differentiated once. With activation checkpointing a second forward pass before the backward
+    one is not supported: the first would be repeated with the second's phi. Padded tokens are no
+    part of any mean and come out as 0; a batch that is not finite is not kept. Shen et al. 2020
     (2003.07845), algorithms 1 and 2.
 
     Args:
@@ -63,7 +67,7 @@ class PowerNorm(AffineNorm):
         self.decay = decay
         self.warmup = warmup
         self.mask: Tensor | None = None
-        self._phi_before: Tensor | None = None
+        self._before = (torch.empty(0), torch.empty(0))  # phi and counter before the batch
         kept = torch.float64 if dtype == torch.float64 else torch.float32
         for name in self.wide_buffers:
             self.register_buffer(name, torch.empty(num_features, dtype=kept, device=device))
@@ -87,7 +91,7 @@ class PowerNorm(AffineNorm):
         spec = self.spec(x, self.eps)
         check_mask("PowerNorm", x, mask)
         wide = compute_dtype(x, self.weight, self.bias)
-        scaled = without_padding(rms_norm(x, x.shape[-1:], eps=self.eps, out_dtype=wide), mask)
+        scaled = rms_norm(without_padding(x, mask), x.shape[-1:], eps=self.eps, out_dtype=wide)
         if self.training and x.numel():
             unit = self._trained(scaled, mask)
         else:
@@ -95,23 +99,35 @@ class PowerNorm(AffineNorm):
         return without_padding(affine(unit, self.weight, self.bias, spec), mask)
 
     def _trained(self, scaled: Tensor, mask: Tensor | None) -> Tensor:
-        axes = tuple(range(scaled.ndim - 1))
-        batch = quadratic_means(scaled.detach(), mask, axes).flatten()
-        again = recomputing()
-        seen = self.num_batches_tracked - (1 if again else 0)
-        old = self.running_phi.clone()
-        if again and self._phi_before is not None:
-            old = self._phi_before
-        phi = torch.where(seen < self.warmup, batch, old.to(batch.dtype))
-        if not again:
-            self._phi_before = old  # what the second pass of activation checkpointing needs
-            self.running_phi.lerp_(batch.to(old.dtype), 1.0 - self.decay)
-            self.num_batches_tracked += 1
-        inverse = torch.rsqrt(phi + self.eps)
-        valid = scaled.shape[:-1].numel() if mask is None else mask.expand(scaled.shape[:-1]).sum()
+        if transformed():
+            raise SettingError(
+                "PowerNorm in training changes its running means, which a transform such as vmap "
+                "or jacrev cannot follow. Call eval() first."
+            )
+        batch = quadratic_means(scaled.detach(), mask, tuple(range(scaled.ndim - 1))).flatten()
+        valid = torch.tensor(scaled.shape[:-1].numel(), device=scaled.device)
+        if mask is not None:
+            valid = mask.expand(scaled.shape[:-1]).sum()
+        if not recomputing():
+            self._before = snapshot(self.running_phi), snapshot(self.num_batches_tracked)
+            self._keep(batch, valid)
+        phi, seen = self._before
+        inverse = torch.rsqrt(
+            torch.where(seen < self.warmup, batch, phi.to(batch.dtype)) + self.eps
+        )
         share = 1.0 - self.decay
-        unit: Tensor = _Power.apply(scaled, inverse, self.running_gradient, valid, share)  # type: ignore[no-untyped-call]
+        counted = valid.clamp_min(1)
+        unit: Tensor = _Power.apply(scaled, inverse, self.running_gradient, counted, share)  # type: ignore[no-untyped-call]
         return unit
+
+    def _keep(self, batch: Tensor, valid: Tensor) -> None:
+        """One step of phi, unless there was no valid token, or one that is not finite."""
+        keep = (valid > 0) & batch.isfinite().all()
+        if torch.compiler.is_compiling():
+            keep = keep & ~in_backward(batch)
+        moved = torch.lerp(self.running_phi, batch.to(self.running_phi.dtype), 1.0 - self.decay)
+        self.running_phi.copy_(torch.where(keep, moved, self.running_phi))
+        self.num_batches_tracked += keep
 
     def extra_repr(self) -> str:
         own = f"eps={self.eps}, decay={self.decay}, warmup={self.warmup}"
@@ -134,9 +150,10 @@ class _Power(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         y, inverse = ctx.saved_tensors
-        old = ctx.running.to(y.dtype)
+        old = ctx.running.to(y.dtype, copy=True)
         axes = tuple(range(y.ndim - 1))
         of_gradient = (gradient * y).sum(axes) / ctx.valid
         of_square = y.square().sum(axes) / ctx.valid
-        ctx.running.add_(ctx.weight * (of_gradient - old * of_square))
+        moved = ctx.weight * (of_gradient - old * of_square)
+        ctx.running.add_(torch.where(moved.isfinite().all(), moved, 0.0))
         return (gradient - old * y) * inverse, None, None, None, None

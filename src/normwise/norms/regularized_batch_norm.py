@@ -6,11 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normwise.norms.batch_norm import BatchNormTokens, recomputing
+from normwise.norms.batch_norm import BatchNormTokens
 from normwise.norms.settings import DEFAULT_EPS
 from normwise.ops.batch import BatchStatistics
+from normwise.ops.recompute import recomputing, snapshot
 from normwise.table import Table
 
+SMALLEST = 1e-30  # variance, below which a root has no slope to speak of
 Deviation = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -19,7 +21,7 @@ def _of_variance(running: Tensor, batch: Tensor) -> Tensor:
 
 
 def _of_deviation(running: Tensor, batch: Tensor) -> Tensor:
-    return (running.sqrt() - batch.sqrt()).abs()
+    return (running.sqrt() - batch.clamp_min(SMALLEST).sqrt()).abs()
 
 
 DEVIATIONS: Table[Deviation] = Table(
@@ -56,6 +58,7 @@ class RegularizedBatchNorm(BatchNormTokens):
         self.penalties = penalties
         self.compared = DEVIATIONS.resolve(compared)
         self._penalty: Tensor | None = None
+        self._before = (torch.empty(0), torch.empty(0))  # running statistics before the batch
         super().__init__(num_features, eps, momentum, **options)
 
     def take_penalty(self) -> Tensor | None:
@@ -73,19 +76,24 @@ class RegularizedBatchNorm(BatchNormTokens):
         return found.variance.double()
 
     def _keep(self, found: BatchStatistics) -> None:
-        if self.training and self.running_mean is not None and not recomputing():
-            self._penalty = self._penalty_of(found)
+        self._check_count(found.count)
+        if self.training and self.running_mean is not None and self.running_var is not None:
+            again = recomputing()
+            if not again:
+                self._before = snapshot(self.running_mean), snapshot(self.running_var)
+            penalty = self._penalty_of(found)  # in a second pass too, which must be like the first
+            if not again:
+                self._penalty = penalty
         super()._keep(found)
 
     def _penalty_of(self, found: BatchStatistics) -> Tensor:
-        """In fp32, against copies of the running statistics, which are about to change."""
+        """In fp32, against the running statistics before the batch; 0 without a valid token."""
         of_mean, of_variance = self.penalties
-        mean = self.running_mean.clone()  # type: ignore[union-attr]
-        variance = self.running_var.clone()  # type: ignore[union-attr]
+        mean, variance = self._before
         apart = (mean - found.mean.flatten().to(mean.dtype)).square().sum()
         deviation = DEVIATIONS[self.compared](variance, found.variance.flatten())
-        total: Tensor = of_mean * apart + of_variance * deviation.sum()
-        return total
+        total = of_mean * apart + of_variance * deviation.sum()
+        return torch.where(found.count.max() > 0, total, 0.0)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the penalty, a tensor of a graph that no copy can have."""

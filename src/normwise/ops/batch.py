@@ -33,6 +33,10 @@ class BatchStatistics:
     mean: Tensor
     variance: Tensor
 
+    def detached(self) -> "BatchStatistics":
+        """The same without gradient."""
+        return BatchStatistics(self.count.detach(), self.mean.detach(), self.variance.detach())
+
     @property
     def unbiased(self) -> Tensor:
         """n/(n - 1) times the variance, in fp64; the variance where n is 1."""
@@ -52,9 +56,9 @@ def batch_statistics(
     valid = None if mask is None else mask.unsqueeze(-1)
     local = _counted(wide, valid, axes)
     divisor = local.clamp_min(1.0).to(wide.dtype)
-    rough = (_chosen(wide, valid).sum(axes, keepdim=True) / divisor).detach()
+    rough = (_summed(_chosen(wide, valid), axes) / divisor).detach()
     shifted = _chosen(wide - rough, valid)
-    total = shifted.sum(axes, keepdim=True)
+    total = _summed(shifted, axes)
     if group is None:
         count, shift = local, total / divisor
         mean = rough.double() + shift.double()
@@ -64,7 +68,7 @@ def batch_statistics(
         mean = summed / count.clamp_min(1.0)
         shift = (mean - rough.double()).to(wide.dtype)
     centred = _chosen(shifted - shift, valid)
-    squares = centred.square().sum(axes, keepdim=True)
+    squares = _summed(centred.square(), axes)
     if group is not None:
         squares = summed_over(squares.double(), group).to(wide.dtype)
     variance = squares / count.clamp_min(1.0).to(wide.dtype)
@@ -95,7 +99,7 @@ def quadratic_means(x: Tensor, mask: Tensor | None, axes: tuple[int, ...]) -> Te
     wide = x.to(compute_dtype(x))
     valid = None if mask is None else mask.unsqueeze(-1)
     count = _counted(wide, valid, axes).clamp_min(1.0)
-    return _chosen(wide, valid).square().sum(axes, keepdim=True) / count.to(wide.dtype)
+    return _summed(_chosen(wide, valid).square(), axes) / count.to(wide.dtype)
 
 
 def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -116,7 +120,12 @@ def _counted(x: Tensor, valid: Tensor | None, axes: tuple[int, ...]) -> Tensor:
         shape = [1] * x.ndim
         return torch.full(shape, float(size), dtype=torch.float64, device=x.device)
     everywhere = valid.expand(*x.shape[:-1], 1)
-    return everywhere.sum(axes, keepdim=True, dtype=torch.float64)
+    return _summed(everywhere.double(), axes)
+
+
+def _summed(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The sum over the axes, kept; torch's own is over all axes where none is named."""
+    return x.sum(axes, keepdim=True) if axes else x
 
 
 def summed_over(x: Tensor, group: Group) -> Tensor:
