@@ -435,7 +435,7 @@ def test_a_config_that_cannot_be_built_is_told(changes: dict[str, Any], message:
         ),
         (
             {"query_key_norm": "heads"},
-            "Unknown query/key norm 'heads'. Did you mean head? Known: full, head, none.",
+            "Unknown query/key norm 'heads'. Did you mean head? Known: full, head, none, unit.",
         ),
         (
             {"init": "gpt3"},
