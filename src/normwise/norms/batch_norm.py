@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from normwise.errors import SettingError, ShapeError
 from normwise.norms.affine import AffineNorm
 from normwise.norms.settings import DEFAULT_EPS, checked_eps
-from normwise.ops import dispatch
 from normwise.ops.batch import (
     BatchStatistics,
     batch_statistics,
+    check_mask,
     fused_batch_norm,
     without_padding,
 )
-from normwise.ops.recompute import in_backward, recomputing
+from normwise.ops.recompute import in_backward, recomputing, transformed
 from normwise.ops.reference import NormSpec, affine, gain
 from normwise.ops.rounding import compute_dtype
 
@@ -336,28 +336,6 @@ class BatchNormPosition(BatchNorm):
         return nn.functional.pad(rows, (0, 0, 0, self.statistics_shape[0] - len(rows)))
 
 
-def check_mask(owner: str, x: Tensor, mask: Tensor | None) -> None:
-    """Raises `ShapeError` for a mask that does not tell of each token whether it is valid."""
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
-        raise ShapeError(
-            f"{owner}: a mask must be of dtype bool, True for valid tokens. It is {mask.dtype}. "
-            f"Pass mask != 0."
-        )
-    sizes = zip(mask.shape[::-1], x.shape[-2::-1], strict=False)
-    if mask.ndim >= x.ndim or any(one not in (1, other) for one, other in sizes):
-        raise ShapeError(
-            f"{owner}: a mask must have the shape of x without channels, {tuple(x.shape[:-1])}. "
-            f"It is {tuple(mask.shape)}."
-        )
-
-
 def _valid(x: Tensor, mask: Tensor) -> Tensor:
     """Indices of the valid tokens among all."""
     return mask.expand(x.shape[:-1]).flatten().nonzero().squeeze(1)
-
-
-def transformed() -> bool:
-    """Whether vmap, jacrev and the like run this; a compiler takes its own way."""
-    return not torch.compiler.is_compiling() and dispatch.in_transform()

@@ -8,11 +8,10 @@ from torch.autograd.function import once_differentiable
 
 from normwise.errors import SettingError
 from normwise.norms.affine import AffineNorm
-from normwise.norms.batch_norm import check_mask, transformed
 from normwise.norms.settings import DEFAULT_EPS, checked_eps
-from normwise.ops.batch import quadratic_means, without_padding
+from normwise.ops.batch import check_mask, quadratic_means, without_padding
 from normwise.ops.functional import rms_norm
-from normwise.ops.recompute import in_backward, recomputing, snapshot
+from normwise.ops.recompute import in_backward, recomputing, snapshot, transformed
 from normwise.ops.reference import affine
 from normwise.ops.rounding import compute_dtype
 

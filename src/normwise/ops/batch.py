@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from normwise.errors import ShapeError
 from normwise.ops.rounding import compute_dtype
 
 Group = Any  # a process group of torch.distributed; None for this process alone
@@ -105,6 +106,23 @@ def quadratic_means(x: Tensor, mask: Tensor | None, axes: tuple[int, ...]) -> Te
 def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     """x, 0 where the mask is False."""
     return x if mask is None else _chosen(x, mask.unsqueeze(-1))
+
+
+def check_mask(owner: str, x: Tensor, mask: Tensor | None) -> None:
+    """Raises `ShapeError` for a mask that does not tell of each token whether it is valid."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ShapeError(
+            f"{owner}: a mask must be of dtype bool, True for valid tokens. It is {mask.dtype}. "
+            f"Pass mask != 0."
+        )
+    sizes = zip(mask.shape[::-1], x.shape[-2::-1], strict=False)
+    if mask.ndim >= x.ndim or any(one not in (1, other) for one, other in sizes):
+        raise ShapeError(
+            f"{owner}: a mask must have the shape of x without channels, {tuple(x.shape[:-1])}. "
+            f"It is {tuple(mask.shape)}."
+        )
 
 
 def _chosen(x: Tensor, valid: Tensor | None) -> Tensor:

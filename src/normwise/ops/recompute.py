@@ -8,10 +8,17 @@ copy in backward what forward has changed since, so a graph gets operators that 
 import torch
 from torch import Tensor
 
+from normwise.ops import dispatch
+
 
 def recomputing() -> bool:
     """Whether this runs inside a backward pass, in eager mode."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def transformed() -> bool:
+    """Whether vmap, jacrev and the like run this; a compiler takes its own way."""
+    return not torch.compiler.is_compiling() and dispatch.in_transform()
 
 
 @torch.library.custom_op("normwise::in_backward", mutates_args=())

@@ -10,8 +10,11 @@ from normwise.report.spelling import short
 
 def render_estimate(estimate: Estimate) -> RenderableType:
     """What `--dry-run` shows."""
+    skipped = [f"Skipped {item.what}: {item.reason}." for item in estimate.skipped]
     if estimate.stored == estimate.runs:
-        return Text(f"Runs: {estimate.runs}, all stored already. There is nothing to train.")
+        stored = ", all stored already" if estimate.runs else ""
+        nothing = f"Runs: {estimate.runs}{stored}. There is nothing to train."
+        return Group(*map(Text, [nothing, *skipped]))
     low, high = estimate.parameters
     size = short(low) if low == high else f"{short(low)} to {short(high)}"
     lines = [
@@ -20,6 +23,6 @@ def render_estimate(estimate: Estimate) -> RenderableType:
         f"Parameters: {size}",
         f"Time: about {spell_seconds(estimate.seconds)}, from a few measured steps",
         f"Memory: about {estimate.peak_memory_bytes / 2**20:,.0f} MiB for all workers",
-        *(f"Skipped {item.what}: {item.reason}." for item in estimate.skipped),
+        *skipped,
     ]
     return Group(*map(Text, lines))

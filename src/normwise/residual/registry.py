@@ -113,7 +113,7 @@ PLACEMENTS = Table(
             PostNorm, "xavier_packed", "required", final_norm=False, norms_stream=True
         ),
         "deep_norm": PlacementRow(
-            DeepNorm, "deep_norm", "not needed", final_norm=False, only_own_init=True,
+            DeepNorm, "deep_norm", "optional", final_norm=False, only_own_init=True,
             norms_stream=True,
         ),
         "peri_norm": PlacementRow(PeriNorm, "xavier_packed", "optional"),
