@@ -215,9 +215,13 @@ def wait_for_runs(folder: Path, process: "subprocess.Popen[str]", count: int) ->
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
+    """The comparison as from a terminal: a shell that starts tests in the background has them, and
+    what they start, ignore SIGINT.
+    """
     return subprocess.Popen(
         [*COMMAND, "--out", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
