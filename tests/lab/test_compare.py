@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import normwise as nw
 from normwise.errors import SettingError, StoreError, UnknownName
 from normwise.lab.compare import compare
 from normwise.lab.comparison import Comparison
 from normwise.lab.estimate import estimate
-from normwise.lab.plan import Failure
+from normwise.lab.objective import OBJECTIVES, token_loss
 from normwise.lab.settings import CompareSettings, RunSettings
+from normwise.lab.store import Store
+from normwise.lab.train import build_model
 from tests.lab import models
 
 TINY: dict[str, Any] = {
@@ -40,8 +43,8 @@ class Silent:
     def finished(self, run: RunSettings, record: dict[str, Any]) -> None:
         self.ended.append(run.id)
 
-    def failed(self, failure: Failure) -> None:
-        self.ended.append(failure.run.id)
+    def failed(self, run: RunSettings, reason: str) -> None:
+        self.ended.append(run.id)
 
 
 def run(folder: Path, **changes: Any) -> tuple[Comparison, Silent]:
@@ -147,6 +150,24 @@ def test_bf16_and_accumulation_run_in_workers(tmp_path: Path) -> None:
     comparison, _ = run(tmp_path, precision="bf16", accumulate=2, seeds=1)
     assert not comparison.failed
     assert all(variant.best.mean is not None for variant in comparison.variants)
+
+
+def test_kept_weights_are_the_trained_ones(tmp_path: Path) -> None:
+    asked = {"placements": ("pre_norm",), "seeds": 1, "keep_weights": True}
+    result, first = run(tmp_path, **asked)
+    assert len(first.ended) == 1
+    settings = RunSettings.from_json(result.records[0]["settings"])
+    store = Store(tmp_path)
+    corpus = store.corpus()
+    model = build_model(settings, corpus.vocab_size)
+    model.load_state_dict(torch.load(store.weights(settings)))
+    objective = OBJECTIVES[settings.objective](settings, corpus)
+    with torch.no_grad():
+        losses = [token_loss(model(b.inputs), b.targets).item() for b in objective.validation()]
+    assert result.records[0]["validation_loss"] == pytest.approx(sum(losses) / len(losses))
+    store.weights(settings).unlink()
+    assert len(run(tmp_path, **asked)[1].ended) == 1
+    assert len(run(tmp_path, **asked)[1].ended) == 0
 
 
 def test_a_model_builder_from_python(tmp_path: Path) -> None:

@@ -2,23 +2,26 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from normwise.errors import SettingError
+from normwise.files import write_whole
 from normwise.lab.comparison import Comparison, compare_stored
 from normwise.lab.data import Corpus, load_corpus
 from normwise.lab.grid import expand
 from normwise.lab.launch.local import Watcher, launch
-from normwise.lab.plan import Plan
+from normwise.lab.plan import Failure, Plan
 from normwise.lab.progress import watching
 from normwise.lab.settings import CompareSettings, RunSettings
-from normwise.lab.store import Contents, Damaged, Store
-from normwise.lab.train import check_device, model_config
+from normwise.lab.store import Contents, Damaged, Record, Store
+from normwise.lab.train import Progress, check_device, model_config, train
 
 Builder = Callable[[RunSettings, int], nn.Module]
 
@@ -27,7 +30,7 @@ def compare(
     settings: CompareSettings | None = None,
     *,
     build: Builder | None = None,
-    watcher: Watcher | None = None,
+    watcher: Watcher[RunSettings] | None = None,
 ) -> Comparison:
     """Trains every variant and compares them. Finished runs in the run folder are not repeated.
 
@@ -49,13 +52,36 @@ def compare(
     store.open(corpus)
     store.write_plan(plan)
     before = store.read()
-    missing = [run for run in plan.runs if run.id not in before.records]
+    missing = store.missing(plan.runs, before.records)
     already = len(plan.runs) - len(missing)
     with nullcontext(watcher) if watcher else watching(missing, already) as listener:
-        for failure in launch(missing, Path(settings.out), settings.workers, listener):
-            store.write_failure(failure)
+        train_all(missing, store, settings.workers, listener)
     found = _of_plan(plan.within(settings.out), store.read(), before.damaged)
     return compare_stored(store.manifest(), found)
+
+
+def train_all(
+    runs: Sequence[RunSettings], store: Store, workers: int, watcher: Watcher[RunSettings]
+) -> None:
+    """Trains runs, each in a process, into an opened store, with the reasons of those that fail."""
+    tasks = {run: partial(train_into, store.folder, run) for run in runs}
+    for run, reason in launch(tasks, workers, watcher).items():
+        store.write_failure(Failure(run, reason))
+
+
+def train_into(folder: Path, run: RunSettings, progress: Progress) -> Record:
+    """Trains one run and stores its record, and before it the weights that it keeps."""
+    store = Store(folder)
+
+    def keep(model: nn.Module) -> None:
+        if run.keep_weights:
+            path = store.weights(run)
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, lambda file: torch.save(model.state_dict(), file))
+
+    record = train(run, store.corpus(), progress, keep)
+    store.write(record)
+    return record
 
 
 def prepare(settings: CompareSettings) -> tuple[Corpus, Plan]:

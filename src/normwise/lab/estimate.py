@@ -5,13 +5,11 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from normwise.errors import SettingError
-from normwise.lab.compare import prepare
-from normwise.lab.launch.local import launch
-from normwise.lab.plan import Failure, Skipped
+from normwise.lab.compare import prepare, train_all
+from normwise.lab.plan import Skipped
 from normwise.lab.settings import CompareSettings, RunSettings
 from normwise.lab.store import Store
 
@@ -52,8 +50,8 @@ class _Records:
     def finished(self, run: RunSettings, record: dict[str, Any]) -> None:
         self.records.setdefault(run.depth, []).append(record)
 
-    def failed(self, failure: Failure) -> None:
-        raise SettingError(f"A probe of {PROBE_STEPS} steps failed: {failure.reason}")
+    def failed(self, run: RunSettings, reason: str) -> None:
+        raise SettingError(f"A probe of {PROBE_STEPS} steps failed: {reason}")
 
 
 def estimate(settings: CompareSettings) -> Estimate:
@@ -63,11 +61,12 @@ def estimate(settings: CompareSettings) -> Estimate:
     """
     corpus, plan = prepare(settings)
     stored = Store(settings.out).read().records
-    missing = [run for run in plan.runs if run.id not in stored]
+    missing = Store(settings.out).missing(plan.runs, stored)
     probes = _Records()
     with tempfile.TemporaryDirectory() as folder:
-        Store(folder).open(corpus)
-        launch(_probe_runs(missing, settings.workers), Path(folder), settings.workers, probes)
+        store = Store(folder)
+        store.open(corpus)
+        train_all(_probe_runs(missing, settings.workers), store, settings.workers, probes)
     at_once = min(settings.workers, max(len(missing), 1))
     seconds = sum(_run_seconds(run, probes.records[run.depth]) for run in missing) / at_once
     records = [record for at_depth in probes.records.values() for record in at_depth]

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from normwise.lab.launch.local import Watcher
-from normwise.lab.plan import Failure
 from normwise.lab.settings import RunSettings
 
 
@@ -39,9 +38,9 @@ class PlainLines:
         self.done[run.id] = run.steps
         self._line(f"{describe_run(run)}: {outcome(record)}")
 
-    def failed(self, failure: Failure) -> None:
-        self.done[failure.run.id] = failure.run.steps
-        self._line(f"{describe_run(failure.run)}: failed, {failure.reason.strip()}")
+    def failed(self, run: RunSettings, reason: str) -> None:
+        self.done[run.id] = run.steps
+        self._line(f"{describe_run(run)}: failed, {reason.strip()}")
 
     def share_done(self) -> float:
         """Of all optimizer steps of this session."""
@@ -77,7 +76,7 @@ class Bar(PlainLines):
 
 
 @contextmanager
-def watching(runs: Sequence[RunSettings], stored: int) -> Iterator[Watcher]:
+def watching(runs: Sequence[RunSettings], stored: int) -> Iterator[Watcher[RunSettings]]:
     """A listener that shows `runs` going on, with `stored` runs already there."""
     console = Console(stderr=True)
     if runs:

@@ -50,6 +50,7 @@ class SharedSettings:
     device: str = setting("cpu", "cpu, cuda or mps.")
     precision: str = setting("fp32", "fp32, bf16 or fp16 (mixed).")
     builder: str | None = setting(None, "MODULE:FUNCTION that makes a run's model.")
+    keep_weights: bool = setting(default=False, text="Store the trained weights with each run.")
 
     def __post_init__(self) -> None:
         """Raises `SettingError` for the first value that cannot be."""

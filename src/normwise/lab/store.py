@@ -3,6 +3,7 @@
     runs/NAME/manifest.json   the data this folder belongs to
     runs/NAME/tokens.npy      the data itself, mapped by every worker
     runs/NAME/results/ID.json one finished run, ID being the hash of its settings
+    runs/NAME/weights/ID.pt   its trained weights, a state dict, where it was asked to keep them
     runs/NAME/failures/ID.json why a run ended without a result, until it has one
     runs/NAME/plans/ID.json   what was asked for, so that what is unfinished is known
 
@@ -13,7 +14,7 @@ cannot be read, is reported and never used.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -136,6 +137,17 @@ class Store:
         content = {"format": FORMAT, **record, "checksum": _digest(record)}
         _write_json(self.results / f"{record['id']}.json", content)
         self._failure(record["id"]).unlink(missing_ok=True)
+
+    def weights(self, run: RunSettings) -> Path:
+        """Where a run's weights are, or would be."""
+        return self.folder / "weights" / f"{run.id}.pt"
+
+    def missing(self, runs: Iterable[RunSettings], records: Container[str]) -> list[RunSettings]:
+        """Those of the runs that have no result, or not the weights that they were to keep."""
+        return [
+            run for run in runs
+            if run.id not in records or (run.keep_weights and not self.weights(run).exists())
+        ]  # fmt: skip
 
     def write_failure(self, failure: Failure) -> None:
         """Stores why a run has no result."""

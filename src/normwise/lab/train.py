@@ -77,9 +77,12 @@ def build_model(run: RunSettings, vocab_size: int) -> nn.Module:
 
 
 def train(
-    run: RunSettings, corpus: Corpus, progress: Progress = lambda step: None
+    run: RunSettings,
+    corpus: Corpus,
+    progress: Progress = lambda step: None,
+    keep: Callable[[nn.Module], object] = lambda model: None,
 ) -> dict[str, Any]:
-    """Trains one variant and returns its record, as plain values.
+    """Trains one variant and returns its record, as plain values; `keep` gets the trained model.
 
     The seed sets the initial weights and the order of the batches, so that variants of one seed
     see the same batches. A loss that is not finite ends the run; that is a result.
@@ -103,6 +106,7 @@ def train(
     finished = len(losses) == run.steps
     validation = _validation_loss(model, objective, accelerator.device) if finished else math.nan
     diverged_at = None if math.isfinite(validation) else len(losses) + 1
+    keep(accelerator.unwrap_model(model))
     return {
         "id": run.id,
         "settings": asdict(run),

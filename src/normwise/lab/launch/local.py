@@ -1,7 +1,7 @@
-"""Runs as processes of this machine, each with one torch thread.
+"""Tasks as processes of this machine, each with one torch thread.
 
 One thread, because two threads beside a busy core made a training step 70 times slower (986 to
-1470 ms instead of 13 on 2 cores, torch 2.13). One process a run, because Accelerate keeps its
+1470 ms instead of 13 on 2 cores, torch 2.13). One process a task, because Accelerate keeps its
 precision and device for the whole process.
 """
 
@@ -9,18 +9,22 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from normwise.errors import NormwiseError
-from normwise.lab.plan import Failure
-from normwise.lab.settings import RunSettings
+
+Key = TypeVar("Key", bound=Hashable)
+Hears = TypeVar("Hears", contravariant=True)
+Step = Callable[[int], object]
+Task = Callable[[Step], Any]
+"""What a process does: tells of its steps, counted from 1, and returns plain values. It travels to
+the process, so it is a function of a module, or a `partial` of one."""
 
 # glibc gives large blocks back to the system after every step and faults them in again at the
 # next. With these settings a step of the default model took 188 ms instead of 212 (medians of 5
@@ -33,49 +37,43 @@ ALLOCATOR = {
 }
 
 
-class Watcher(Protocol):
-    """Whoever wants to know how the runs go."""
+class Watcher(Protocol[Hears]):
+    """Whoever wants to know how the tasks go, each known by its key."""
 
-    def step(self, run: RunSettings, done: int) -> None: ...
-    def finished(self, run: RunSettings, record: dict[str, Any]) -> None: ...
-    def failed(self, failure: Failure) -> None: ...
+    def step(self, key: Hears, done: int, /) -> None: ...
+    def finished(self, key: Hears, result: Any, /) -> None: ...
+    def failed(self, key: Hears, reason: str, /) -> None: ...
 
 
 @dataclass
-class _Worker:
-    run: RunSettings
+class _Worker(Generic[Key]):
+    key: Key
     process: BaseProcess
     inbox: Connection
     ended: bool = False
 
 
-def launch(
-    runs: Sequence[RunSettings], folder: Path, workers: int, watcher: Watcher
-) -> list[Failure]:
-    """Runs everything, at most `workers` at a time, and returns the runs without a result.
+def launch(tasks: Mapping[Key, Task], workers: int, watcher: Watcher[Key]) -> dict[Key, str]:
+    """Runs all tasks, at most `workers` at a time, and returns why some have no result.
 
-    A run that fails does not stop the others. When this process is interrupted the workers are
-    ended with it; what they had finished is stored.
+    A task that fails does not stop the others. When this process is interrupted the workers are
+    ended with it.
     """
     context = _start_method()
     with _environment(ALLOCATOR):
-        return _run_all(context, runs, folder, workers, watcher)
+        return _run_all(context, tasks, workers, watcher)
 
 
 def _run_all(
-    context: BaseContext,
-    runs: Sequence[RunSettings],
-    folder: Path,
-    workers: int,
-    watcher: Watcher,
-) -> list[Failure]:
-    waiting = list(reversed(runs))
-    active: dict[Connection, _Worker] = {}
-    failures: list[Failure] = []
+    context: BaseContext, tasks: Mapping[Key, Task], workers: int, watcher: Watcher[Key]
+) -> dict[Key, str]:
+    waiting = list(reversed(list(tasks.items())))
+    active: dict[Connection, _Worker[Key]] = {}
+    failures: dict[Key, str] = {}
     try:
         while waiting or active:
             while waiting and len(active) < workers:
-                worker = _start(context, waiting.pop(), folder)
+                worker = _start(context, *waiting.pop())
                 active[worker.inbox] = worker
             ready = wait(list(active))
             for inbox in [inbox for inbox in active if inbox in ready]:
@@ -89,15 +87,15 @@ def _run_all(
     return failures
 
 
-def _start(context: BaseContext, run: RunSettings, folder: Path) -> _Worker:
+def _start(context: BaseContext, key: Key, task: Task) -> _Worker[Key]:
     inbox, outbox = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(run, folder, outbox), daemon=True)  # type: ignore[attr-defined]
+    process = context.Process(target=_work, args=(task, outbox))  # type: ignore[attr-defined]
     process.start()
     outbox.close()
-    return _Worker(run, process, inbox)
+    return _Worker(key, process, inbox)
 
 
-def _receive(worker: _Worker, watcher: Watcher, failures: list[Failure]) -> bool:
+def _receive(worker: _Worker[Key], watcher: Watcher[Key], failures: dict[Key, str]) -> bool:
     """Takes one message; True once the worker has ended."""
     try:
         kind, content = worker.inbox.recv()
@@ -108,40 +106,37 @@ def _receive(worker: _Worker, watcher: Watcher, failures: list[Failure]) -> bool
             _fail(worker, watcher, failures, f"its process ended with code {code} and no word")
         return True
     if kind == "step":
-        watcher.step(worker.run, content)
+        watcher.step(worker.key, content)
     elif kind == "finished":
         worker.ended = True
-        watcher.finished(worker.run, content)
+        watcher.finished(worker.key, content)
     else:
         _fail(worker, watcher, failures, content)
     return False
 
 
-def _fail(worker: _Worker, watcher: Watcher, failures: list[Failure], reason: str) -> None:
+def _fail(
+    worker: _Worker[Key], watcher: Watcher[Key], failures: dict[Key, str], reason: str
+) -> None:
     worker.ended = True
-    failures.append(Failure(worker.run, reason))
-    watcher.failed(failures[-1])
+    failures[worker.key] = reason
+    watcher.failed(worker.key, reason)
 
 
-def _work(run: RunSettings, folder: Path, outbox: Connection) -> None:
-    """A worker's whole life: train one run, store it, say so."""
+def _work(task: Task, outbox: Connection) -> None:
+    """A worker's whole life: do the task, say what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends us
     import torch
 
-    from normwise.lab.store import Store
-    from normwise.lab.train import train
-
     torch.set_num_threads(1)
-    store = Store(folder)
     try:
-        record = train(run, store.corpus(), progress=lambda step: outbox.send(("step", step)))
-        store.write(record)
+        result = task(lambda step: outbox.send(("step", step)))
     except BrokenPipeError:
-        os._exit(1)  # the parent is gone, and nobody waits for this run
-    except Exception as error:  # noqa: BLE001 - whatever a run dies of, the others go on
+        os._exit(1)  # the parent is gone, and nobody waits for this task
+    except Exception as error:  # noqa: BLE001 - whatever a task dies of, the others go on
         outbox.send(("failed", _reason(error)))
     else:
-        outbox.send(("finished", record))
+        outbox.send(("finished", result))
 
 
 def _reason(error: Exception) -> str:
