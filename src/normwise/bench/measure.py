@@ -2,10 +2,10 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict
 from statistics import quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from normwise.bench.peers import PEERS, Op
 from normwise.bench.settings import Case
 from normwise.ops.dispatch import which_backend
 
+Run = TypeVar("Run", bound=Hashable)
 SAMPLE = 2e-4  # seconds that one sample lasts at least, so that the clock's own time is nothing
 IN_A_ROW = 5  # calls of a sample at least, after one that is not timed: caches are the peer's own
 ORDER = 0  # seed of the order within each turn
@@ -36,7 +37,7 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     forward = {name: _without_gradients(op) for name, op in ops.items()}
     x = tensors.x.detach()
     forward["clone"] = x.clone
-    both = {name: _with_gradients(case, op, tensors) for name, op in ops.items()}
+    both = {name: with_gradients(case, op, tensors) for name, op in ops.items()}
     alone = kernels_alone(case.op, tensors)
     if alone is not None:
         forward["kernel alone"] = alone[0]
@@ -58,15 +59,16 @@ def _without_gradients(op: Op) -> Callable[[], object]:
     return run
 
 
-def _with_gradients(case: Case, op: Op, tensors: Tensors) -> Callable[[], object]:
+def with_gradients(case: Case, op: Op, tensors: Tensors) -> Callable[[], object]:
+    """Forward and backward of an op."""
     leaves, gradients = tensors.leaves(case.op), tensors.gradients(case.op)
     return lambda: torch.autograd.grad(op(), leaves, gradients)
 
 
-def take_turns(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+def take_turns(runs: dict[Run, Callable[[], object]], repeats: int) -> dict[Run, dict[str, float]]:
     """Median and quartiles of the seconds of each; every turn has another order."""
     loops = {name: _loops(run) for name, run in runs.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: dict[Run, list[float]] = {name: [] for name in runs}
     order = random.Random(ORDER)
     for _ in range(repeats):
         for name in order.sample(list(runs), len(runs)):

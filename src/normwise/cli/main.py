@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from normwise.cli.commands.bench import bench
+from normwise.cli.commands.claims import claims
 from normwise.cli.commands.compare import compare
 from normwise.cli.commands.list import list_rows
 from normwise.cli.commands.report import report
@@ -22,7 +23,7 @@ def cli() -> None:
     """Normalization for Transformers: which norm, and where, tried on your text."""
 
 
-for command in (bench, compare, list_rows, report, runs):
+for command in (bench, claims, compare, list_rows, report, runs):
     cli.add_command(command)
 
 

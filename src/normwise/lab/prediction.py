@@ -12,10 +12,14 @@ from normwise.theory.moments import Moments, Reversible
 from normwise.theory.scaling import query_key_scale
 from normwise.weight_init import initial_std
 
+PLAIN_SUM = "t_fixup"  # the placement that adds, and no more
+
 
 def why_no_stream(config: TransformerConfig) -> str | None:
     """Why `predicted_stream` gives None for a model; None where it does not."""
     names = sorted(config.norm_names) if config.placement_row.has_norms else []
+    if _is_plain_sum(config):
+        return None
     odd = next((name for name in names if not NORMS[name].unit_rms), None)
     if odd is not None:
         return f"{odd} does not give each token RMS 1, or turns tokens towards each other"
@@ -34,10 +38,16 @@ def predicted_stream(config: TransformerConfig, entry: Moments, tokens: int) -> 
     """
     if why_no_stream(config) is not None:
         return None
+    placement = PLAIN_SUM if _is_plain_sum(config) else config.placement
     moments = stream_moments(
-        config.placement, entry, _branches(config, tokens), config.stack, **_rest(config)
+        placement, entry, _branches(config, tokens), config.stack, **_rest(config)
     )
     return [at.square**0.5 for at in moments]
+
+
+def _is_plain_sum(config: TransformerConfig) -> bool:
+    """Pre-norm without its norms is x + F(x)."""
+    return config.placement == "pre_norm" and config.norm_names == {"no_norm"}
 
 
 def why_no_gradient(config: TransformerConfig) -> str | None:

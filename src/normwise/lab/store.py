@@ -142,6 +142,21 @@ class Store:
         """Where a run's weights are, or would be."""
         return self.folder / "weights" / f"{run.id}.pt"
 
+    def result(self, run: RunSettings) -> Record:
+        """A finished run.
+
+        Raises:
+            StoreError: it has not finished, or its file is damaged.
+        """
+        path = self.results / f"{run.id}.json"
+        try:
+            return read_result(path)
+        except StoreError as error:
+            raise StoreError(
+                f"A finished run must be whole. {path} is not usable: {error}. "
+                f"Run the same command again."
+            ) from error
+
     def missing(self, runs: Iterable[RunSettings], records: Container[str]) -> list[RunSettings]:
         """Those of the runs that have no result, or not the weights that they were to keep."""
         return [

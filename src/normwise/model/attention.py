@@ -45,8 +45,7 @@ class Attention(nn.Module):
         that a query may see, and takes the place of the causal one.
         """
         source = x if source is None else source
-        query = self._rotated(self.query(x), self.query_norm)
-        key = self._rotated(self.key(source), self.key_norm)
+        query, key = self._query_and_key(x, source)
         value = self.value_norm(self._by_head(self.value(source)))
         mixed = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=self.causal and mask is None
@@ -54,6 +53,16 @@ class Attention(nn.Module):
         joined = self.scale_before(mixed.transpose(1, 2).flatten(2))  # (B, H, T, K) to (B, T, D)
         out: Tensor = self.scale_after(self.output(self.output_norm(joined)))
         return out
+
+    def logits(self, x: Tensor, source: Tensor | None = None) -> Tensor:
+        """q k^T/sqrt(K), (B, H, T, keys), as the softmax gets them but for the mask."""
+        query, key = self._query_and_key(x, x if source is None else source)
+        scaled: Tensor = query @ key.mT / query.shape[-1] ** 0.5
+        return scaled
+
+    def _query_and_key(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+        query = self._rotated(self.query(x), self.query_norm)
+        return query, self._rotated(self.key(source), self.key_norm)
 
     def _rotated(self, x: Tensor, norm: nn.Module) -> Tensor:
         if self.norm_axis == "full":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from normwise.errors import MissingExtra
-from normwise.report.document import Figure, Legend
+from normwise.report.document import Axis, Figure, Legend
 
 try:
     import altair as alt
@@ -57,7 +57,7 @@ def _told(value: object) -> bool:
 
 def _height(figure: Figure) -> int:
     rows = len({row["label"] for row in figure.rows})
-    return ROW * rows if figure.kind == "finals" else HEIGHT
+    return ROW * rows if figure.kind in ("finals", "marks") else HEIGHT
 
 
 def _look(ink: str) -> Spec:
@@ -162,12 +162,60 @@ def _depth(figure: Figure) -> Layers:
     }  # fmt: skip
 
 
+def _lines(figure: Figure) -> Layers:
+    """Any quantity over another, and behind it what is predicted."""
+    x, y = _axes(figure)
+    base = _base(figure).encode(x=_scaled("x", x, grid=False))
+    told = [alt.Tooltip("label:N", title=_legend(figure)), alt.Tooltip("x:Q", title=x.title),
+            alt.Tooltip("y:Q", title=y.title, format=".4~g")]  # fmt: skip
+    return {
+        "predicted": _only(base, "predicted")
+        .mark_line(strokeWidth=8, opacity=0.25, strokeCap="round")
+        .encode(y=_scaled("predicted", y)),
+        "y": base.mark_line(**LINE, point={"size": 30}).encode(y=_scaled("y", y), tooltip=told),
+    }
+
+
+def _marks(figure: Figure) -> Layers:
+    """Values by kind: every seed, and their mean."""
+    order = list(dict.fromkeys(row["label"] for row in figure.rows))
+    _, axis = _axes(figure)
+    y = alt.Y("label:N", title=None, sort=order, axis=alt.Axis(grid=True))
+    base = _base(figure).encode(y=y)
+    told = [alt.Tooltip("label:N", title=_legend(figure)),
+            alt.Tooltip("y:Q", title=axis.title, format=".4~g")]  # fmt: skip
+    scaled = _scaled("y", axis, channel=alt.X, grid=False)
+    return {
+        "level": _level(figure, x=_scaled("level", axis, channel=alt.X, grid=False)),
+        "y": base.mark_point(**SEED).encode(x=scaled, tooltip=told),
+        "mean": base.mark_point(**MEAN).encode(x=_scaled("mean", axis, channel=alt.X, grid=False)),
+    }
+
+
+def _axes(figure: Figure) -> tuple[Axis, Axis]:
+    return figure.x or Axis(""), figure.y or Axis("")
+
+
+def _legend(figure: Figure) -> str:
+    return figure.colour.title if figure.colour else ""
+
+
+def _scaled(field: str, axis: Axis, *, channel: Any = None, grid: bool = True) -> Any:
+    """A channel of a numeric field, linear or logarithmic; x is horizontal unless said."""
+    made = channel or (alt.X if field == "x" else alt.Y)
+    scale = alt.Scale(type="log") if axis.log else alt.Scale(zero=False)
+    ticks = alt.Axis(grid=grid, tickCount=6, format="~g")
+    return made(f"{field}:Q", title=axis.title, scale=scale, axis=ticks)
+
+
 CHARTS: Mapping[str, Callable[[Figure], Layers]] = {
     "curves": _curves,
     "rates": _rates,
     "finals": _finals,
     "stream": _depth,
     "gradient": _depth,
+    "lines": _lines,
+    "marks": _marks,
 }
 
 

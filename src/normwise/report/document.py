@@ -58,6 +58,14 @@ class Legend:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """An axis: its title, and whether it is logarithmic."""
+
+    title: str
+    log: bool = False
+
+
+@dataclass(frozen=True)
 class Figure:
     """Points to be drawn, each a row with `label`, `colour`, `dash` and the chart's own fields.
 
@@ -69,6 +77,7 @@ class Figure:
         colour, dash: what the two channels stand for; None where nothing does.
         level: a loss to compare with, drawn as a line across.
         caption: what the marks mean.
+        x, y: the axes, of a chart that has none of its own.
     """
 
     name: str
@@ -79,14 +88,24 @@ class Figure:
     dash: Legend | None = None
     level: float | None = None
     caption: str = ""
+    x: "Axis | None" = None
+    y: "Axis | None" = None
 
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence or more. An alert is about something that went wrong."""
+    """A sentence or more. An alert is about something that went wrong, a strong one the result."""
 
     text: str
     alert: bool = False
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Paragraphs in Markdown with formulas in dollars, for a page."""
+
+    markdown: str
 
 
 @dataclass(frozen=True)
@@ -96,16 +115,26 @@ class Command:
     line: str
 
 
-Block: TypeAlias = Table | Figure | Note | Command
+Block: TypeAlias = Table | Figure | Note | Prose | Command
 
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a title. A detail is for a page, and left out in a terminal."""
+    """Blocks under a title.
+
+    Args:
+        title: none for what needs none.
+        blocks: in order.
+        detail: for a page, and left out in a terminal.
+        level: of the title: 3 for a part of the section before it.
+        anchor: a name under which cells of kind "anchor" lead here.
+    """
 
     title: str
     blocks: list[Block]
     detail: bool = False
+    level: int = 2
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +144,7 @@ class Document:
     title: str
     verdict: str
     sections: list[Section] = field(default_factory=list)
+    language: str = "en"
 
     def tables(self) -> Iterator[Table]:
         """All tables, in order."""

@@ -9,6 +9,7 @@ from normwise.report.charts import spec
 from normwise.report.comparison import document
 from normwise.report.document import Document
 from normwise.report.files import save
+from normwise.report.prose import html
 from normwise.report.spelling import KINDS, spell
 from normwise.report.vega import script, svg
 
@@ -63,7 +64,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(
-        kinds=KINDS, spell=spell, zip=zip, kind=lambda block: type(block).__name__
+        kinds=KINDS, spell=spell, zip=zip, html=html, kind=lambda block: type(block).__name__
     )
     return environment
 

@@ -43,6 +43,22 @@ def rate(lr: float) -> str:
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}e{int(power)}"
 
 
+def significant(number: float) -> str:
+    """Three digits: 0.5, 12.3, 1.2e-3, 1e9."""
+    size = abs(number)
+    if number == 0 or 0.01 <= size < 1e5:
+        return f"{float(f'{number:.3g}'):g}" if size < 1000 else f"{number:.0f}"
+    return exponent(number)
+
+
+def with_half(mean: float, half: float) -> str:
+    """A mean with half of its interval, to two digits of the half: -12.01 \u00b10.11."""
+    if not 1e-3 <= max(abs(mean), half) < 1e5:
+        return f"{exponent(mean)} \u00b1{exponent(half)}"
+    digits = min(max(1 - math.floor(math.log10(half)), 0), 4)
+    return f"{mean:.{digits}f} \u00b1{half:.{digits}f}"
+
+
 def short(number: float) -> str:
     """1234 as 1.2k, 12345678 as 12.3M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -82,6 +98,8 @@ def _yes_or_no(value: bool) -> str:  # noqa: FBT001 - a cell's value
 KINDS: Mapping[str, Kind] = {
     "name": Kind(str),
     "text": Kind(str, wraps=True),
+    "anchor": Kind(str),
+    "number": Kind(significant, numeric=True),
     "loss": Kind(spread, numeric=True),
     "difference": Kind(_difference, numeric=True),
     "separable": Kind(_yes_or_no),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from normwise.lab.comparison import Comparison
 from normwise.report.comparison import document
-from normwise.report.document import Block, Command, Document, Note, Section, Table
+from normwise.report.document import Block, Command, Document, Note, Prose, Section, Table
 from normwise.report.spelling import KINDS, spell
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -47,6 +47,8 @@ def _section(section: Section) -> Iterator[RenderableType]:
 def _block(block: Block) -> Iterator[RenderableType]:
     if isinstance(block, Note):
         yield _text(block.text, "bold" if block.alert else "")
+    elif isinstance(block, Prose):
+        yield _text(block.markdown)
     elif isinstance(block, Command):
         line = _text(block.line)
         line.no_wrap, line.overflow = True, "ignore"

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -53,13 +53,15 @@ class _Worker(Generic[Key]):
     ended: bool = False
 
 
-def launch(tasks: Mapping[Key, Task], workers: int, watcher: Watcher[Key]) -> dict[Key, str]:
+def launch(
+    tasks: Mapping[Key, Task], workers: int, watcher: Watcher[Key], preload: Sequence[str] = ()
+) -> dict[Key, str]:
     """Runs all tasks, at most `workers` at a time, and returns why some have no result.
 
     A task that fails does not stop the others. When this process is interrupted the workers are
-    ended with it.
+    ended with it. Modules to `preload` are imported once for all processes of the first call.
     """
-    context = _start_method()
+    context = _start_method(preload)
     with _environment(ALLOCATOR):
         return _run_all(context, tasks, workers, watcher)
 
@@ -158,7 +160,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
-def _start_method() -> BaseContext:
+def _start_method(preload: Sequence[str]) -> BaseContext:
     """A forkserver that has torch loaded saves 5 s a run; elsewhere every worker starts afresh.
 
     Of these, 2 s are `torch._dynamo`, which torch imports when the first optimizer is made.
@@ -166,5 +168,5 @@ def _start_method() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["normwise.lab.train", "torch._dynamo"])
+    context.set_forkserver_preload(["normwise.lab.train", "torch._dynamo", *preload])
     return context
