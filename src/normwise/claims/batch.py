@@ -14,7 +14,7 @@ from normwise.claims.claim import Claim, Measurement, Picture, Point
 from normwise.claims.collectives import collectives
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, training_run
-from normwise.claims.verdict import Expectation, above, below, near
+from normwise.claims.verdict import Expectation, above, below, between, near
 from normwise.lab.data import Corpus, load_corpus
 from normwise.lab.objective import OBJECTIVES, sentences
 from normwise.lab.train import model_config
@@ -118,7 +118,7 @@ def expect_padding(effort: Effort) -> Expectations:
     return {
         "masked": near(0.0, 0.0),
         "pollution": above(2.0, in_part=(1.0, math.inf)),
-        "valid": below(0.9, in_part=(0.0, 0.99)),
+        "valid": between(0.0, 0.9, in_part=(0.0, 0.99)),
     }
 
 

@@ -74,8 +74,8 @@ class ClaimsResult:
     failed: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values. An open end of a range is None."""
-        asked = {**asdict(self.settings), "out": str(self.settings.out)}
+        """Plain values, without the folder, which may be moved. An open end of a range is None."""
+        asked = {name: value for name, value in asdict(self.settings).items() if name != "out"}
         content = {
             "settings": asked, "conditions": self.conditions, "failed": self.failed,
             "claims": [asdict(claim) for claim in self.claims],
@@ -92,7 +92,7 @@ def stored_claims(path: Path) -> ClaimsResult:
     try:
         content = json.loads(path.read_bytes())
         asked = content["settings"]
-        settings = ClaimSettings(**{**asked, "ids": tuple(asked["ids"]), "out": Path(asked["out"])})
+        settings = ClaimSettings(**{**asked, "ids": tuple(asked["ids"]), "out": path.parent})
         claims = [
             judge(one["id"], settings.effort, Measurement(**one["measurement"]), one["seconds"])
             for one in content["claims"]

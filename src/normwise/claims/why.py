@@ -84,7 +84,7 @@ def measure_token(effort: Effort, trained: Trained) -> Measurement:
     numbers: dict[str, list[float]] = {"mean": [], "variance": [], "eps_share": []}
     points: list[Point] = []
     for seed in effort.draws:
-        run = training_run(effort, seed=seed)
+        run = training_run(Effort(), seed=seed)
         model = build_model(run, corpus.vocab_size)
         seen: list[tuple[float, float, float]] = []
         for norm in model.modules():

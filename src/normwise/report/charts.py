@@ -1,6 +1,7 @@
 """Figures as Vega-Lite charts: one function for each kind, one look for all."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -27,8 +28,9 @@ LINE: Spec = {"strokeWidth": 1.75}
 MEAN: Spec = {"size": 70, "filled": True, "opacity": 1}
 SEED: Spec = {"size": 25, "opacity": 0.6}
 HEIGHT = 260
-ROW = 26
-NARROW = 520
+COMMA = r", (?![^(]*[)])|\uff0c"  # where a label may go on in a second line
+ROWS = {"finals": 26, "marks": 38}  # of those with a row for each label
+LETTER, ENTRY = 7, 45  # pixels of a legend: a letter, and the symbol with the gaps around it
 POINTS = "points"
 TITLES = {"label": "variant", "lr": "rate", "at": "branches", "low": "from", "high": "to"}
 WHOLE = ("seed", "at")
@@ -44,7 +46,8 @@ def spec(figure: Figure, *, ink: str = "currentColor", width: int | str = "conta
     """
     layers = CHARTS[figure.kind](figure)
     fields = {field for row in figure.rows for field, value in row.items() if _told(value)}
-    drawn = [layer for field, layer in layers.items() if field in fields or field == "level"]
+    fields |= set() if figure.level is None else {"level"}
+    drawn = [layer for field, layer in layers.items() if field in fields]
     chart: Spec = alt.layer(*drawn).to_dict()
     look = {"width": width, "height": _height(figure), "config": _look(ink)}
     return {**chart, **look, "datasets": {**chart.get("datasets", {}), POINTS: figure.rows}}
@@ -57,7 +60,7 @@ def _told(value: object) -> bool:
 
 def _height(figure: Figure) -> int:
     rows = len({row["label"] for row in figure.rows})
-    return ROW * rows if figure.kind in ("finals", "marks") else HEIGHT
+    return ROWS[figure.kind] * rows if figure.kind in ROWS else HEIGHT
 
 
 def _look(ink: str) -> Spec:
@@ -72,7 +75,7 @@ def _look(ink: str) -> Spec:
         "font": "system-ui, sans-serif",
         "view": {"stroke": None},
         "axis": {**text, **lines, "labelLimit": 190},
-        "legend": {**text, **symbols, "orient": "top", "labelLimit": 150},
+        "legend": {**text, **symbols, "orient": "top", "labelLimit": 320},
         "rule": {"color": ink},
     }
 
@@ -180,8 +183,11 @@ def _marks(figure: Figure) -> Layers:
     """Values by kind: every seed, and their mean."""
     order = list(dict.fromkeys(row["label"] for row in figure.rows))
     _, axis = _axes(figure)
-    y = alt.Y("label:N", title=None, sort=order, axis=alt.Axis(grid=True))
-    base = _base(figure).encode(y=y)
+    halves = all(re.search(COMMA, label) for label in order)
+    lines = alt.Axis(
+        grid=True, labelExpr=f"split(datum.label, /{COMMA}/)", labelOffset=-7 if halves else 0
+    )
+    base = _base(figure).encode(y=alt.Y("label:N", title=None, sort=order, axis=lines))
     told = [alt.Tooltip("label:N", title=_legend(figure)),
             alt.Tooltip("y:Q", title=axis.title, format=".4~g")]  # fmt: skip
     scaled = _scaled("y", axis, channel=alt.X, grid=False)
@@ -204,7 +210,7 @@ def _scaled(field: str, axis: Axis, *, channel: Any = None, grid: bool = True) -
     """A channel of a numeric field, linear or logarithmic; x is horizontal unless said."""
     made = channel or (alt.X if field == "x" else alt.Y)
     scale = alt.Scale(type="log") if axis.log else alt.Scale(zero=False)
-    ticks = alt.Axis(grid=grid, tickCount=6, format="~g")
+    ticks = alt.Axis(grid=grid, tickCount=6, format="~g" if axis.log else alt.Undefined)
     return made(f"{field}:Q", title=axis.title, scale=scale, axis=ticks)
 
 
@@ -240,11 +246,16 @@ def _channel(values: Legend | None, looks: Sequence[Any], *, legend: bool = True
         return {"legend": None}
     count = len(values.values)
     look = {"range": list(looks[:count])} if count <= len(looks) else {"scheme": SCHEME}
-    columns = alt.ExprRef(f"width < {NARROW} ? 2 : 6")
+    columns = alt.ExprRef(f"max(1, floor(width / {ENTRY + LETTER * _longest(values.values)}))")
     return {
         "scale": alt.Scale(domain=values.values, **look),
         "legend": alt.Legend(title=values.title, columns=columns) if legend else None,
     }
+
+
+def _longest(labels: Sequence[str]) -> int:
+    """Letters of the longest label; a Chinese character takes the room of two."""
+    return max(sum(1 if letter.isascii() else 2 for letter in label) for label in labels)
 
 
 def _level(figure: Figure, **channel: alt.X | alt.Y) -> alt.Chart:

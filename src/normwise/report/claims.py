@@ -57,14 +57,17 @@ def _summary(result: ClaimsResult, page: Text) -> str:
         words["count"].format(count=found[name], verdict=page.words("verdicts", name))
         for name in VERDICTS if found[name]
     ]  # fmt: skip
-    return words["summary"].format(total=len(result.claims), counts=words["separator"].join(counts))
+    joined = words["separator"].join(counts)
+    return words["summary"].format(
+        total=len(result.claims), counts=f"{joined[:1].upper()}{joined[1:]}"
+    )
 
 
 def _overview(result: ClaimsResult, page: Text) -> list[Block]:
     words = page.lists["words"]
     columns = [
         Column(words["claim"], "anchor"), Column(words["verdict"]), Column(words["stated"]),
-        Column(words["measured"]), Column(words["seconds"], "number"),
+        Column(words["measured"]), Column(words["seconds"], "seconds"),
     ]  # fmt: skip
     rows = []
     for claim in result.claims:
@@ -98,8 +101,8 @@ def stated(expected: Expectation | None, page: Text) -> str:
     if math.isinf(high):
         return words["above"].format(significant(low))
     if low == high:
-        return words["exactly"].format(significant(low))
-    return words["between"].format(significant(low), significant(high))
+        return significant(low)
+    return words["between"].format(significant(low, 4), significant(high, 4))
 
 
 def measured(number: Number) -> str:
@@ -217,7 +220,9 @@ def _marks(points: list[Point], text: Text) -> list[Point]:
         name = text.words("picture", point["label"])
         mark = text.words("picture", point["mark"]) if "mark" in point else name
         rows.setdefault((mark, name), []).append(point["y"])
-    marked = {(mark, name): {"label": mark, "colour": name} for mark, name in rows}
+    marked = {
+        (mark, name): {"label": mark, "colour": "" if mark == name else name} for mark, name in rows
+    }
     return [
         {**marked[key], "y": value, "mean": None}
         for key, values in rows.items()

@@ -43,11 +43,11 @@ def rate(lr: float) -> str:
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}e{int(power)}"
 
 
-def significant(number: float) -> str:
-    """Three digits: 0.5, 12.3, 1.2e-3, 1e9."""
+def significant(number: float, digits: int = 3) -> str:
+    """Three digits or more: 0.5, 12.3, 1.2e-3, 1e9."""
     size = abs(number)
     if number == 0 or 0.01 <= size < 1e5:
-        return f"{float(f'{number:.3g}'):g}" if size < 1000 else f"{number:.0f}"
+        return f"{number:.{digits}g}" if size < 1000 else f"{number:.0f}"
     return exponent(number)
 
 
@@ -56,6 +56,8 @@ def with_half(mean: float, half: float) -> str:
     if not 1e-3 <= max(abs(mean), half) < 1e5:
         return f"{exponent(mean)} \u00b1{exponent(half)}"
     digits = min(max(1 - math.floor(math.log10(half)), 0), 4)
+    if half < 0.5e-4:
+        return significant(mean, 4)
     return f"{mean:.{digits}f} \u00b1{half:.{digits}f}"
 
 
@@ -100,6 +102,7 @@ KINDS: Mapping[str, Kind] = {
     "text": Kind(str, wraps=True),
     "anchor": Kind(str),
     "number": Kind(significant, numeric=True),
+    "seconds": Kind("{:.1f}".format, numeric=True),
     "loss": Kind(spread, numeric=True),
     "difference": Kind(_difference, numeric=True),
     "separable": Kind(_yes_or_no),
