@@ -32,6 +32,10 @@ class DeviceUnavailable(NormwiseError, RuntimeError):
     """A device or a precision that this machine does not offer."""
 
 
+class AnatomyUnknown(NormwiseError, ValueError):
+    """A model in which the residual stream was not found, or does not add up."""
+
+
 class BenchFailed(NormwiseError, RuntimeError):
     """A measuring process that ended before its time."""
 

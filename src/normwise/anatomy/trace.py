@@ -1,0 +1,212 @@
+"""The data flow of one forward pass of any model, as a graph.
+
+Every module without children is one node, and so is every operation between them, as torch's
+dispatcher sees it. Names of modules are kept as labels and decide nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from normwise.anatomy.norm_kind import NormKind, norm_kind
+
+# Operations whose result holds the entries of their first input, in another shape, dtype or place.
+CARRIED = {
+    "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "squeeze",
+    "unsqueeze", "clone", "contiguous", "_to_copy", "alias", "detach", "slice", "select", "index",
+    "split", "unbind", "chunk", "native_dropout", "dropout", "lift_fresh",
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class Node:
+    """A tensor of the pass, and how it came to be.
+
+    Args:
+        index: in the order of the pass.
+        kind: "input", "linear", "embedding", "norm", "attention", "add", "scale" (times a number or
+            a parameter), "carry" (the same entries) or "other".
+        inputs: what it was made from.
+        value: the tensor itself.
+        module: path of the module that made it, for a node that is one.
+        norm: what the norm is, for a norm.
+    """
+
+    index: int
+    kind: str
+    inputs: list["Node"]
+    value: Tensor
+    module: str = ""
+    norm: NormKind | None = None
+    before: int = 0  # bits of all nodes it depends on, itself among them
+
+    def depends_on(self, other: "Node") -> bool:
+        return bool(self.before >> other.index & 1)
+
+
+@dataclass
+class Graph:
+    """All nodes in the order of the pass."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, kind: str, inputs: list[Node], value: Tensor, **rest: Any) -> Node:
+        """One more node."""
+        node = Node(len(self.nodes), kind, inputs, value, **rest)
+        node.before = 1 << node.index
+        for one in inputs:
+            node.before |= one.before
+        self.nodes.append(node)
+        return node
+
+
+def trace(model: nn.Module, *inputs: Any, **named: Any) -> Graph:
+    """One forward pass without gradients, in evaluation; modes and buffers are as before."""
+    recorder = _Recorder(model)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.no_grad(), recorder.open():
+            model.eval()(*inputs, **named)
+    finally:
+        for module, training in modes:
+            module.training = training
+    return recorder.graph
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees every operation outside of leaf modules, and each of those as one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.model = model
+        self.known: dict[int, Node] = {}  # by identity of the tensor, which its node keeps alive
+        self.kept: list[Tensor] = []  # alive as long as their identity is looked up
+        self.closed: list[bool] = []  # of the modules without children that are being called
+        self.inside = 0  # how many of them are one node
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Watches while it is open."""
+        with ExitStack() as hooks:
+            for name, module in self.model.named_modules():
+                if not any(module.children()):
+                    before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
+                    after = module.register_forward_hook(
+                        self._leave(name), with_kwargs=True, always_call=True
+                    )
+                    hooks.callback(before.remove)
+                    hooks.callback(after.remove)
+            with self:
+                yield
+
+    def _enter(self, module: nn.Module, args: object, options: object) -> None:
+        """A module that is handed a function calls others, children or not, and is looked into."""
+        closed = not any(callable(leaf) for leaf in tree_leaves((args, options)))
+        self.closed.append(closed)
+        self.inside += closed
+
+    def _leave(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, options: Any, out: Any) -> None:
+            closed = self.closed.pop()
+            self.inside -= closed
+            if closed and not self.inside:
+                with _disable_current_modes():  # our own operations are no part of the model
+                    self._module(name, module, _tensors((args, options)), _tensors(out))
+
+        return hook
+
+    def _module(
+        self, name: str, module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> None:
+        sources = [self._node(tensor) for tensor in inputs]
+        norm = _norm_of(module, inputs[0], outputs[0]) if inputs and len(outputs) == 1 else None
+        kind = "norm" if norm else _module_kind(module, inputs, outputs)
+        for value in outputs:
+            if not any(value is tensor for tensor in inputs):
+                made = self.graph.add(kind, sources, value, module=name, norm=norm)
+                self.known[id(value)] = made
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            self._keep(args)
+        out = func(*args, **(kwargs or {}))
+        if not self.inside:
+            with _disable_current_modes():
+                self._operation(func, _tensors((args, kwargs)), _tensors(out))
+        return out
+
+    def _keep(self, args: Any) -> None:
+        """The value that an operation in place is about to overwrite."""
+        for tensor in _tensors(args[:1]):
+            if id(tensor) in self.known:
+                with _disable_current_modes():
+                    self.known[id(tensor)].value = tensor.clone()
+                self.kept.append(tensor)
+
+    def _operation(self, func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        sources = [self._node(tensor) for tensor in inputs]
+        name = func.overloadpacket.__name__
+        for value in outputs:
+            kind = _operation_kind(name, inputs, value)
+            norm = norm_kind(inputs[0], value) if name == "native_layer_norm" else None
+            self.known[id(value)] = self.graph.add(
+                "norm" if norm else kind, sources, value, norm=norm
+            )
+
+    def _node(self, tensor: Tensor) -> Node:
+        """The node of a tensor; one that nothing has made is an input, be it data or a weight."""
+        if id(tensor) not in self.known:
+            self.known[id(tensor)] = self.graph.add("input", [], tensor)
+        return self.known[id(tensor)]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _norm_of(module: nn.Module, x: Tensor, y: Tensor) -> NormKind | None:
+    """The norm that a leaf module is: tried on rows of many sizes, where it takes them, since the
+    model's own may be so small that eps makes a factor of the norm; else told from its own rows.
+    """
+    if x.shape != y.shape or not x.is_floating_point():
+        return None
+    generator = torch.Generator(x.device).manual_seed(0)
+    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float32, device=x.device)
+    sizes = 10.0 ** (2.0 * torch.rand(*x.shape[:-1], 1, generator=generator, device=x.device) - 1.0)
+    probe = ((drawn + 0.5) * sizes).to(x.dtype)
+    try:
+        made = module.forward(probe)
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+        return norm_kind(x, y)  # it takes more than one tensor
+    return norm_kind(probe, made) if isinstance(made, Tensor) else None
+
+
+def _module_kind(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> str:
+    """What a leaf module does, by its weights and its input."""
+    matrices = [p for p in module.parameters(recurse=False) if p.ndim >= 2]
+    if inputs and not inputs[0].is_floating_point() and matrices:
+        return "embedding"
+    if matrices:
+        return "linear"
+    same = inputs and outputs and inputs[0].shape == outputs[0].shape
+    return "carry" if same and torch.equal(inputs[0], outputs[0]) else "other"
+
+
+def _operation_kind(name: str, inputs: list[Tensor], value: Tensor) -> str:
+    name = name.rstrip("_") if not name.startswith("_") else name
+    if "scaled_dot_product" in name or ("softmax" in name and value.ndim == 4):
+        return "attention"
+    if name in ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "_grouped_mm"):
+        return "linear"
+    if name == "add" and len(inputs) == 2 and inputs[0].shape == inputs[1].shape:
+        return "add"
+    if name in ("mul", "div") and (len(inputs) == 1 or inputs[1].ndim <= 1):
+        return "scale"
+    return "carry" if name in CARRIED else "other"

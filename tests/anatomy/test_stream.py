@@ -1,0 +1,153 @@
+"""The residual stream and the norms on it, in models of other people and in our own."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normwise.anatomy.stream import Anatomy, anatomy
+from normwise.errors import AnatomyUnknown
+from normwise.model.config import TransformerConfig
+from normwise.model.transformer import Transformer
+from tests.anatomy.families import FAMILIES, tiny
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
+TOKENS = torch.arange(32).reshape(2, 16)
+
+
+def label(found: Anatomy) -> str:
+    return f"{found.placement}, parallel" if found.parallel else found.placement
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_placement_of_a_family(family: str) -> None:
+    model, batch = tiny(family)
+    assert label(anatomy(model, **batch)) == FAMILIES[family][1]
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "gemma2", "falcon", "olmo2", "t5"])
+def test_names_decide_nothing(family: str) -> None:
+    """Class names and paths are exchanged for numbers."""
+    model, batch = tiny(family)
+    plain = anatomy(model, **batch)
+    modules = list(model.modules())
+    for number, module in enumerate(modules):
+        module.__class__ = type(f"C{number}", (type(module),), {})
+    named = [(f"m{number}", module) for number, module in enumerate(modules)]
+    object.__setattr__(model, "named_modules", lambda *rest, **options: iter(named))
+    found = anatomy(model, **batch)
+    assert label(found) == label(plain) == FAMILIES[family][1]
+    assert places(found) == places(plain)
+
+
+def places(found: Anatomy) -> Counter[str]:
+    return Counter(norm.place for norm in found.norms)
+
+
+def kinds(found: Anatomy) -> Counter[str]:
+    return Counter(connection.kind for connection in found.connections)
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("llama", {"pre": 8, "final": 1}), ("qwen3", {"pre": 8, "qk": 8, "final": 1}),
+        ("gemma2", {"pre": 8, "output": 8, "final": 1}), ("bert", {"embed": 1, "post": 8}),
+        ("olmo2", {"qk": 8, "output": 8, "final": 1}), ("gpt2", {"pre": 8, "final": 1}),
+        ("gpt_neox", {"pre": 8, "final": 1}), ("albert", {"embed": 1, "post": 8}),
+    ],
+)  # fmt: skip
+def test_every_norm_has_its_place(family: str, expected: dict[str, int]) -> None:
+    model, batch = tiny(family)
+    assert places(anatomy(model, **batch)) == expected
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "qwen3"])
+def test_connections_alternate(family: str) -> None:
+    model, batch = tiny(family)
+    found = anatomy(model, **batch)
+    assert [c.kind for c in found.connections] == ["attention", "feed_forward"] * 4
+
+
+OURS = {
+    "pre_norm": "pre", "post_norm": "post", "deep_norm": "post", "peri_norm": "sandwich",
+    "output_norm": "output", "depth_scaled_norm": "pre", "layer_scale": "pre", "keel": "post+pre",
+    "rezero": "none", "t_fixup": "none", "parallel": "pre, parallel", "sub_norm": "pre",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("placement", OURS)
+def test_placement_of_our_own(placement: str) -> None:
+    model = Transformer(TransformerConfig(depth=6, placement=placement), seed=0)
+    assert label(anatomy(model, TOKENS)) == OURS[placement]
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_the_formula_of_every_norm(norm: str) -> None:
+    model = Transformer(TransformerConfig(depth=4, norm=norm), seed=0)
+    found = anatomy(model, TOKENS)
+    assert {n.node.norm.formula for n in found.norms if n.node.norm} == {norm}
+
+
+def test_the_sums_are_the_streams() -> None:
+    model = Transformer(TransformerConfig(depth=4), seed=0)
+    found = anatomy(model, TOKENS)
+    for before, after in zip(found.connections, found.connections[1:], strict=False):
+        assert after.skip is before.add
+        torch.testing.assert_close(after.add.value, after.skip.value + after.branch.value)
+
+
+def test_a_model_is_left_as_it_was() -> None:
+    model = Transformer(TransformerConfig(depth=4), seed=0).train()
+    before = model(TOKENS)
+    state = torch.get_rng_state()
+    anatomy(model, TOKENS)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training and torch.equal(model(TOKENS), before)
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class InPlace(nn.Module):
+    """A pre-norm stack that adds to its stream in place."""
+
+    def __init__(self, depth: int = 4, width: int = 16) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.matrices = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        for norm, matrix in zip(self.norms, self.matrices, strict=True):
+            x += matrix(norm(x)).relu()
+        return x
+
+
+def test_adds_in_place_are_seen() -> None:
+    found = anatomy(InPlace(), torch.randn(2, 8, 16))
+    assert (len(found.connections), found.placement) == (4, "pre")
+
+
+def test_an_activation_is_no_stream() -> None:
+    """GELU by hand adds x and a power of x."""
+
+    class Gelu(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.04 * x.pow(3))))
+
+    model = nn.Sequential(nn.Linear(16, 16), Gelu(), nn.Linear(16, 16))
+    with pytest.raises(AnatomyUnknown, match="None was found"):
+        anatomy(model, torch.randn(2, 8, 16))
+
+
+def test_an_add_with_a_factor_is_refused_and_not_guessed() -> None:
+    class Scaled(InPlace):
+        def forward(self, x: Tensor) -> Any:
+            for norm, matrix in zip(self.norms, self.matrices, strict=True):
+                x = torch.add(x, matrix(norm(x)), alpha=0.5)
+            return x
+
+    with pytest.raises(AnatomyUnknown, match="residual add number 0"):
+        anatomy(Scaled(), torch.randn(2, 8, 16))
