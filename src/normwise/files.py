@@ -1,10 +1,13 @@
 """Files that are there whole or not at all."""
 
+import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from normwise.errors import StoreError
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -19,3 +22,20 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_result(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a result as JSON, and the folder it lies in.
+
+    Raises:
+        StoreError: it cannot be written; what was there before is still there.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise StoreError(
+            f"The result must be written somewhere. {path} cannot be: {error.strerror}. "
+            f"Name another place with out."
+        ) from error

@@ -125,6 +125,52 @@ class InPlace(nn.Module):
         return x
 
 
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_parallel_branches_at_any_depth(depth: int) -> None:
+    """One norm for both branches, which two adds share."""
+    model = Transformer(TransformerConfig(depth=depth, placement="parallel"), seed=0)
+    assert label(anatomy(model, TOKENS)) == "pre, parallel"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "bert", "gemma2"])
+def test_trained_gains_in_bf16(family: str) -> None:
+    model, batch = tiny(family)
+    for name, parameter in model.named_parameters():
+        if "norm" in name.lower():
+            nn.init.uniform_(parameter, 0.2, 1.5)
+    assert label(anatomy(model.bfloat16(), **batch)) == FAMILIES[family][1]
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "gpt2"])
+def test_one_token_is_enough(family: str) -> None:
+    model, _ = tiny(family)
+    found = anatomy(model, input_ids=torch.tensor([[5]]))
+    assert label(found) == FAMILIES[family][1]
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torch_s_own_encoder(*, norm_first: bool) -> None:
+    """Its fused layers would hide all of it."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
+    found = anatomy(model, torch.randn(2, 16, 32))
+    assert (found.placement, len(found.connections)) == ("pre" if norm_first else "post", 8)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_a_stack_that_is_seen_in_part_is_refused() -> None:
+    """A branch that is subtracted is no add, and the skip behind it starts anew."""
+
+    class Subtracted(InPlace):
+        def forward(self, x: Tensor) -> Tensor:
+            for at, (norm, matrix) in enumerate(zip(self.norms, self.matrices, strict=True)):
+                x = x + matrix(norm(x)) if at % 2 else x - matrix(norm(x))
+            return x
+
+    with pytest.raises(AnatomyUnknown, match="part of the model was not understood"):
+        anatomy(Subtracted(), torch.randn(2, 8, 16))
+
+
 def test_adds_in_place_are_seen() -> None:
     found = anatomy(InPlace(), torch.randn(2, 8, 16))
     assert (len(found.connections), found.placement) == (4, "pre")
@@ -149,5 +195,5 @@ def test_an_add_with_a_factor_is_refused_and_not_guessed() -> None:
                 x = torch.add(x, matrix(norm(x)), alpha=0.5)
             return x
 
-    with pytest.raises(AnatomyUnknown, match="residual add number 0"):
+    with pytest.raises(AnatomyUnknown, match="None was found"):
         anatomy(Scaled(), torch.randn(2, 8, 16))

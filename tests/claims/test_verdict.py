@@ -46,7 +46,9 @@ def answer(values: list[float], expected: Expectation | None) -> str:
         ([0.0, 0.0], near(0.0, 0.0), "yes"),
         ([1e-9, 1e-9], near(0.0, 0.0), "no"),
         ([2.0], below(1.0, in_part=(-math.inf, 3.0)), "partly"),
-        ([math.inf], above(0.0), "yes"),
+        ([math.inf], above(0.0), "no"),
+        ([math.nan, 1.0], above(0.0), "no"),
+        ([0.2, 0.5, 0.25], above(1.0, in_part=(0.3, math.inf)), "unclear"),
         ([], above(0.0), "missing"),
         ([1.0], None, "not asked"),
         ([5.0], between(0.0, 1.0), "no"),
@@ -63,10 +65,12 @@ def word(*answers: str, quick: bool = False) -> str:
         "yes": ([1.0, 1.0], above(0.0)), "no": ([-1.0, -1.0], above(0.0)),
         "partly": ([-1.0, -1.0], above(0.0, in_part=(-2.0, math.inf))),
         "unclear": ([1.0, -1.0], above(0.0)), "missing": ([], above(0.0)),
+        "open": ([0.1], above(0.0, one_seed=0.2)),
         "not asked": ([1.0], None),
     }  # fmt: skip
     numbers = [Number(name, *made[name]) for name in answers]
-    assert [number.answer for number in numbers] == list(answers)
+    shown = ["unclear" if answer == "open" else answer for answer in answers]
+    assert [number.answer for number in numbers] == shown
     return verdict(numbers, quick=quick)
 
 
@@ -86,9 +90,9 @@ def test_a_verdict(answers: list[str], expected: str) -> None:
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        (["yes", "missing"], NEEDS_FULL), (["unclear"], NEEDS_FULL), (["yes", "yes"], HOLDS),
-        (["yes", "unclear"], NEEDS_FULL), (["no", "unclear"], NEEDS_FULL),
-        (["yes", "no", "unclear"], IN_PART), (["partly", "unclear"], IN_PART), (["no"], NOT_HERE),
+        (["yes", "missing"], NEEDS_FULL), (["open"], NEEDS_FULL), (["yes", "yes"], HOLDS),
+        (["yes", "open"], NEEDS_FULL), (["no", "open"], NEEDS_FULL), (["yes", "unclear"], IN_PART),
+        (["yes", "no", "open"], IN_PART), (["partly", "open"], IN_PART), (["no"], NOT_HERE),
     ],
 )  # fmt: skip
 def test_a_quick_verdict_says_only_what_more_seeds_cannot_change(

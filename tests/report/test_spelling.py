@@ -62,4 +62,4 @@ def test_two_rates_are_never_spelled_alike() -> None:
 def test_numbers_stand_on_the_right_and_long_text_wraps() -> None:
     numeric = {name for name, kind in KINDS.items() if kind.numeric}
     assert {name for name, kind in KINDS.items() if kind.wraps} == {"text"}
-    assert numeric == KINDS.keys() - {"name", "text", "separable"}
+    assert numeric == KINDS.keys() - {"name", "text", "anchor", "separable"}

@@ -35,7 +35,7 @@ def norm_kind(x: Tensor, y: Tensor) -> NormKind | None:
     """
     if x.shape != y.shape or x.ndim < 2 or not x.is_floating_point() or x.shape[-1] < 2:
         return None
-    rows, out = (t.detach().flatten(0, -2)[:MOST].double() for t in (x, y))
+    rows, out = (t.detach().flatten(0, -2)[:MOST].cpu().double() for t in (x, y))
     if len(rows) < FEWEST or not bool(torch.stack((rows, out)).isfinite().all()):
         return None
     plain = min(misfit(rows, out), misfit(rows - rows.mean(-1, keepdim=True), out))
@@ -85,3 +85,10 @@ def misfit(normed: Tensor, out: Tensor) -> float:
     gain = (apart * moved).sum(0) / apart.square().sum(0).clamp_min(1e-300)
     left = moved - gain * apart
     return float((left.square().mean() / moved.square().mean().clamp_min(1e-300)).sqrt())
+
+
+def probe_rows(width: int) -> Tensor:
+    """Rows (64, width) of sizes from 0.1 to 10, with a mean: on them a norm shows what it is."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.logspace(-1, 1, MOST)[:, None]
+    return (torch.randn(MOST, width, generator=generator) + 0.5) * sizes

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from normwise.anatomy.norm_kind import norm_kind
+from normwise.anatomy.norm_kind import norm_kind, probe_rows
 from normwise.ops import reference
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import ROUNDINGS
 
 FORMULAS = {"layer_norm": reference.layer_norm, "rms_norm": reference.rms_norm}
-ROWS = 64
 ALIKE = 0.98
 CLOSE = 1e-4  # a gain that came out of a least-squares fit in fp32
 
@@ -51,7 +50,7 @@ def norm_semantics(module: nn.Module, width: int | None = None) -> NormSemantics
         module: any module.
         width: of the last axis; needed where no parameter tells it.
     """
-    tried = copy.deepcopy(module).float().eval()
+    tried = copy.deepcopy(module).cpu().float().eval()
     vectors = {name: p for name, p in tried.named_parameters() if p.ndim == 1}
     width = width or next((len(p) for p in vectors.values()), None)
     if width is None:
@@ -59,7 +58,7 @@ def norm_semantics(module: nn.Module, width: int | None = None) -> NormSemantics
     generator = torch.Generator().manual_seed(0)
     for parameter in vectors.values():
         parameter.copy_(torch.rand(parameter.shape, generator=generator) + 0.5)
-    x = _rows(width, generator)
+    x = probe_rows(width)
     y = _called(tried, x)
     kind = None if y is None else norm_kind(x, y)
     if y is None or kind is None:
@@ -72,12 +71,6 @@ def norm_semantics(module: nn.Module, width: int | None = None) -> NormSemantics
         next((name for name, p in vectors.items() if _same(bias, p)), None), None,
     )  # fmt: skip
     return _with_rounding(found, tried.bfloat16(), x.bfloat16())
-
-
-def _rows(width: int, generator: torch.Generator) -> Tensor:
-    """Rows of sizes from 0.1 to 10, with a mean."""
-    sizes = torch.logspace(-1, 1, ROWS)[:, None]
-    return (torch.randn(ROWS, width, generator=generator) + 0.5) * sizes
 
 
 def _called(module: nn.Module, x: Tensor) -> Tensor | None:

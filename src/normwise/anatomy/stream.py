@@ -97,22 +97,15 @@ def read(graph: Graph) -> Anatomy:
         [node for node in graph.nodes if node.kind == "linear"],
     )
     places = {node: _place(node, stack) for node in graph.nodes if node.kind == "norm"}
+    if Counter(places.values())["post"] * 2 > len(adds):
+        last = [node for node, place in places.items() if place == "final"]
+        places |= dict.fromkeys(last, "post")  # behind the last add, and one of the others
     connections = [_connection(add, stack, places) for add in adds.values()]
+    _check_chain(stack)
     _check_sums(connections)
     placement, parallel = _placement(connections)
-    if (
-        placement == "post"
-    ):  # the norm behind the last add is one of them, and looks like a final one
-        places |= {
-            node: "post" for node, place in places.items()
-            if place == "final" and _source(node.inputs[0]) in adds
-        }  # fmt: skip
-    return Anatomy(
-        connections,
-        [PlacedNorm(node, place) for node, place in places.items()],
-        placement,
-        parallel,
-    )
+    norms = [PlacedNorm(node, place) for node, place in places.items()]
+    return Anatomy(connections, norms, placement, parallel)
 
 
 @dataclass(frozen=True)
@@ -203,7 +196,8 @@ def _reaches_attention(node: Node, stack: _Stack) -> bool:
 
 
 def _connection(add: _Add, stack: _Stack, places: dict[Node, str]) -> Connection:
-    own = [node for node in places if add.branch.depends_on(node) and not add.skip.depends_on(node)]
+    start = _start(add, stack.adds)
+    own = [node for node in places if add.branch.depends_on(node) and not start.depends_on(node)]
     norms = {places[node] for node in own if places[node] in ("pre", "output")}
     if any(place == "post" and _source(n.inputs[0]) is add.node for n, place in places.items()):
         norms.add("post")
@@ -212,6 +206,14 @@ def _connection(add: _Add, stack: _Stack, places: dict[Node, str]) -> Connection
         add.node, add.skip, add.branch, "attention" if attends else "feed_forward",
         tuple(sorted(norms)), _is_parallel(add, stack),
     )  # fmt: skip
+
+
+def _start(add: _Add, adds: dict[Node, _Add]) -> Node:
+    """The stream that a branch starts from: of parallel ones, the one before the first is added."""
+    skip = add.skip
+    while skip in adds and not add.branch.depends_on(skip):
+        skip = adds[skip].skip
+    return skip
 
 
 def _within(add: _Add, node: Node) -> bool:
@@ -229,6 +231,19 @@ def _is_parallel(add: _Add, stack: _Stack) -> bool:
         if attends.count(True) == 1:
             return True
     return add.skip in stack.adds and not add.branch.depends_on(add.skip)
+
+
+def _check_chain(stack: _Stack) -> None:
+    """Raises `AnatomyUnknown` where a skip starts anew: a part of the stack was not seen."""
+    for at, add in enumerate(stack.adds.values()):
+        source = _source(add.skip.inputs[0]) if add.skip.kind == "norm" else add.skip
+        earlier = list(stack.adds)[:at]
+        if source not in earlier and any(add.skip.depends_on(node) for node in earlier):
+            raise AnatomyUnknown(
+                f"A stream runs from one residual add to the next. The skip of number {at} is "
+                f"neither the sum before it nor a norm of it, so a part of the model was not "
+                f"understood. Name the points of the stream yourself."
+            )
 
 
 def _check_sums(connections: list[Connection]) -> None:

@@ -4,6 +4,7 @@ Every module without children is one node, and so is every operation between the
 dispatcher sees it. Names of modules are kept as labels and decide nothing.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from normwise.anatomy.norm_kind import NormKind, norm_kind
+from normwise.anatomy.norm_kind import NormKind, norm_kind, probe_rows
 
 # Operations whose result holds the entries of their first input, in another shape, dtype or place.
 CARRIED = {
@@ -67,15 +68,27 @@ class Graph:
 
 
 def trace(model: nn.Module, *inputs: Any, **named: Any) -> Graph:
-    """One forward pass without gradients, in evaluation; modes and buffers are as before."""
+    """One forward pass without gradients, in evaluation; modes, buffers and random state are as
+    before.
+
+    torch's fused encoder layers are switched off meanwhile, since a whole layer would be one
+    operation.
+    """
     recorder = _Recorder(model)
     modes = [(module, module.training) for module in model.modules()]
+    kept = {buffer: buffer.clone() for buffer in model.buffers()}
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), recorder.open():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), recorder.open():
             model.eval()(*inputs, **named)
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
         for module, training in modes:
             module.training = training
+        with torch.no_grad():
+            for buffer, value in kept.items():
+                buffer.copy_(value)
     return recorder.graph
 
 
@@ -96,7 +109,7 @@ class _Recorder(TorchDispatchMode):
         """Watches while it is open."""
         with ExitStack() as hooks:
             for name, module in self.model.named_modules():
-                if not any(module.children()):
+                if not any(module.children()) and not isinstance(module, torch.jit.ScriptModule):
                     before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
                     after = module.register_forward_hook(
                         self._leave(name), with_kwargs=True, always_call=True
@@ -139,7 +152,10 @@ class _Recorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if not self.inside:
             with _disable_current_modes():
-                self._operation(func, _tensors((args, kwargs)), _tensors(out))
+                self._operation(
+                    func, _tensors((args, kwargs)), _tensors(out),
+                    scaled=(kwargs or {}).get("alpha", 1) != 1,
+                )  # fmt: skip
         return out
 
     def _keep(self, args: Any) -> None:
@@ -150,11 +166,15 @@ class _Recorder(TorchDispatchMode):
                     self.known[id(tensor)].value = tensor.clone()
                 self.kept.append(tensor)
 
-    def _operation(self, func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def _operation(
+        self, func: Any, inputs: list[Tensor], outputs: list[Tensor], *, scaled: bool
+    ) -> None:
         sources = [self._node(tensor) for tensor in inputs]
         name = func.overloadpacket.__name__
         for value in outputs:
             kind = _operation_kind(name, inputs, value)
+            if kind == "add" and scaled:
+                kind = "other"  # a sum with a factor is none of the two as they are
             norm = norm_kind(inputs[0], value) if name == "native_layer_norm" else None
             self.known[id(value)] = self.graph.add(
                 "norm" if norm else kind, sources, value, norm=norm
@@ -172,20 +192,19 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _norm_of(module: nn.Module, x: Tensor, y: Tensor) -> NormKind | None:
-    """The norm that a leaf module is: tried on rows of many sizes, where it takes them, since the
-    model's own may be so small that eps makes a factor of the norm; else told from its own rows.
+    """The norm that a leaf module is: a copy in fp32 is tried on rows of many sizes, since the
+    model's own may be few, rounded to bf16, or so small that eps makes a factor of the norm. One
+    that does not take them is told from its own rows.
     """
-    if x.shape != y.shape or not x.is_floating_point():
+    matrices = any(p.ndim >= 2 for p in module.parameters(recurse=False))
+    if x.shape != y.shape or not x.is_floating_point() or matrices:
         return None
-    generator = torch.Generator(x.device).manual_seed(0)
-    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float32, device=x.device)
-    sizes = 10.0 ** (2.0 * torch.rand(*x.shape[:-1], 1, generator=generator, device=x.device) - 1.0)
-    probe = ((drawn + 0.5) * sizes).to(x.dtype)
+    probe = probe_rows(x.shape[-1]).reshape(*[1] * (x.ndim - 2), -1, x.shape[-1])
     try:
-        made = module.forward(probe)
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
-        return norm_kind(x, y)  # it takes more than one tensor
-    return norm_kind(probe, made) if isinstance(made, Tensor) else None
+        made = copy.deepcopy(module).cpu().float().forward(probe)
+    except Exception:  # noqa: BLE001 - a module may refuse these rows in any way
+        return norm_kind(x, y)
+    return norm_kind(probe, made) if isinstance(made, Tensor) else norm_kind(x, y)
 
 
 def _module_kind(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> str:

@@ -12,8 +12,8 @@ from typing import IO, Any, cast
 
 from normwise.bench.settings import BenchSettings, Case
 from normwise.conditions import conditions
-from normwise.errors import BenchFailed, StoreError
-from normwise.files import write_whole
+from normwise.errors import BenchFailed
+from normwise.files import write_result
 
 Result = dict[str, Any]
 
@@ -53,9 +53,9 @@ def run_bench(
         cases = [c for c in settings.cases() if c.memory == memory and c not in done]
         for entry in _measured(settings, memory, cases):
             result["cases"].append(entry)
-            _write(part, result)
+            write_result(part, result)
             finished(Case(**entry["case"]), len(result["cases"]))
-    _write(out, result)
+    write_result(out, result)
     part.unlink(missing_ok=True)
     return result
 
@@ -109,15 +109,3 @@ def _measured(settings: BenchSettings, memory: str, cases: list[Case]) -> Iterat
             f"The measuring process must reach its end. It stopped with code "
             f"{process.returncode}; what it printed stands above. Measure fewer cases at a time."
         )
-
-
-def _write(path: Path, result: Result) -> None:
-    text = json.dumps(result, indent=1, allow_nan=False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(text.encode()))
-    except OSError as error:
-        raise StoreError(
-            f"The result must be written somewhere. {path} cannot be: {error.strerror}. "
-            f"Name another place."
-        ) from error

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normwise.claims.claim import Claim, Measurement, Picture, Point
 from normwise.claims.collectives import collectives
+from normwise.claims.initial import power
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, training_run
 from normwise.claims.verdict import Expectation, above, below, between, near
@@ -29,12 +30,6 @@ Expectations = Mapping[str, Expectation]
 WIDTH, TOKENS = 64, 16
 EPS = 1e-5
 SIZES = (4, 8, 16, 32, 64, 128)
-
-
-def power(points: list[float]) -> float:
-    """Slope of log points over log `SIZES`."""
-    slope, _ = np.polyfit(np.log(SIZES), np.log(points), 1)
-    return float(slope)
 
 
 def expect_formula(effort: Effort) -> Expectations:
@@ -88,7 +83,7 @@ def measure_independent(effort: Effort, trained: Trained) -> Measurement:
         for key, norm in norms.items()
     }
     numbers = {"layer": [max(line) for line in moved["layer"]]} | {
-        key: [power(line) for line in moved[key]] for key in ("tokens", "position")
+        key: [power(SIZES, line) for line in moved[key]] for key in ("tokens", "position")
     }
     points = [
         {"label": key, "x": size, "y": value}

@@ -114,11 +114,17 @@ def _cosine(norm: Callable[..., Tensor], x: Tensor, seed: int) -> float:
 
 def expect_faster(effort: Effort) -> Expectations:
     stated = between(0.07, 0.64, in_part=(0.0, 1.0))
-    return {"ours": stated, "eager": stated, "compiled": stated, "model": stated}
+    return dict.fromkeys((*PEERS, "model"), stated)
 
 
 ROUNDS, TIMED_ROWS = 3, 2048
-PEERS = {"ours": "normwise", "eager": "torch", "compiled": "torch.compile"}
+PEERS = {
+    "ours": ("normwise", "fp32"),
+    "ours_bf16": ("normwise", "bf16"),
+    "compiled": ("torch.compile", "fp32"),
+    "compiled_bf16": ("torch.compile", "bf16"),
+    "eager": ("torch", "fp32"),
+}
 PAPER = (
     ("Transformer, TensorFlow", 248.0, 231.0),
     ("RNNSearch, TensorFlow", 665.0, 501.0),
@@ -149,9 +155,7 @@ def measure_faster(effort: Effort, trained: Trained) -> Measurement:
         rows.append(_row(key, *(1e3 * median(seconds[key, norm]) for norm in NORMS)))
     points = [{"label": key, "y": value} for key, values in numbers.items() for value in values]
     rows += [_row(*line) for line in PAPER]
-    conditions = {
-        "rows": TIMED_ROWS, "width": WIDTH, "precision": "fp32", "threads": torch.get_num_threads()
-    }  # fmt: skip
+    conditions = {"rows": TIMED_ROWS, "width": WIDTH, "threads": torch.get_num_threads()}
     return Measurement(numbers, points, conditions, rows)
 
 
@@ -166,9 +170,9 @@ def _norms_alone() -> Runs:
     """Forward and backward of both norms by peer."""
     runs: Runs = {}
     for norm in NORMS:
-        case = Case("reused", norm, TIMED_ROWS, WIDTH, "fp32")
-        tensors = tensors_of(case)
-        for key, peer in PEERS.items():
+        for key, (peer, dtype) in PEERS.items():
+            case = Case("reused", norm, TIMED_ROWS, WIDTH, dtype)
+            tensors = tensors_of(case)
             op = PEER_OPS[peer](norm, tensors)
             assert op is not None, peer  # noqa: S101 - these have both norms
             runs[key, norm] = with_gradients(case, op, tensors)

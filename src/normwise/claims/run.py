@@ -27,14 +27,14 @@ from normwise.claims.trained import Trained
 from normwise.claims.verdict import Number, numbers_of, verdict
 from normwise.conditions import conditions
 from normwise.errors import StoreError
-from normwise.files import write_whole
+from normwise.files import write_result
 from normwise.lab.compare import train_all
 from normwise.lab.data import load_corpus
 from normwise.lab.launch.local import Step, Watcher, launch
 from normwise.lab.settings import RunSettings
 from normwise.lab.store import Store
 
-FORMAT = 1
+FORMAT = 2
 """Of a measurement's file. A change of what is measured raises it; older ones are made again."""
 
 
@@ -94,7 +94,7 @@ def stored_claims(path: Path) -> ClaimsResult:
         asked = content["settings"]
         settings = ClaimSettings(**{**asked, "ids": tuple(asked["ids"]), "out": path.parent})
         claims = [
-            judge(one["id"], settings.effort, Measurement(**one["measurement"]), one["seconds"])
+            judge(one["id"], settings.effort, measurement_of(one["measurement"]), one["seconds"])
             for one in content["claims"]
         ]
         return ClaimsResult(settings, content["conditions"], claims, content["failed"])
@@ -136,7 +136,7 @@ def run_claims(settings: ClaimSettings, listener: Listener) -> ClaimsResult:
         settings, conditions(), [session.judged[name] for name in ids if name in session.judged],
         session.failures,
     )  # fmt: skip
-    _write(settings.out / "claims.json", result.to_json())
+    write_result(settings.out / "claims.json", result.to_json())
     return result
 
 
@@ -193,7 +193,7 @@ class _Session:
     def step(self, name: str, done: int, /) -> None: ...
 
     def finished(self, name: str, result: tuple[dict[str, Any], float], /) -> None:
-        self.judged[name] = judge(name, self.effort, Measurement(**result[0]), result[1])
+        self.judged[name] = judge(name, self.effort, measurement_of(result[0]), result[1])
         self.listener.measured(self.judged[name])
 
     def failed(self, name: str, reason: str, /) -> None:
@@ -207,6 +207,15 @@ def judge(name: str, effort: Effort, measurement: Measurement, seconds: float = 
     return Judged(name, verdict(numbers, quick=effort.quick), numbers, measurement, seconds)
 
 
+def measurement_of(content: Mapping[str, Any]) -> Measurement:
+    """A measurement from its plain values, in which what is not finite is None."""
+    numbers = {
+        key: [math.nan if value is None else value for value in values]
+        for key, values in content["numbers"].items()
+    }
+    return Measurement(**{**content, "numbers": numbers})
+
+
 def measure_into(
     path: Path, folder: Path, name: str, effort: Effort, step: Step
 ) -> tuple[dict[str, Any], float]:
@@ -214,8 +223,8 @@ def measure_into(
     started = time.perf_counter()
     measurement = CLAIMS[name].measure(effort, Trained(folder))
     seconds = time.perf_counter() - started
-    content = asdict(measurement)
-    _write(path, {"measurement": content, "seconds": seconds})
+    content: dict[str, Any] = _finite(asdict(measurement))
+    write_result(path, {"measurement": content, "seconds": seconds})
     return content, seconds
 
 
@@ -223,21 +232,9 @@ def _read(path: Path) -> tuple[Measurement, float] | None:
     """A stored measurement; None where there is none, or it is damaged and has to be made again."""
     try:
         content = json.loads(path.read_bytes())
-        return Measurement(**content["measurement"]), float(content["seconds"])
+        return measurement_of(content["measurement"]), float(content["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=1)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(text.encode()))
-    except OSError as error:
-        raise StoreError(
-            f"The result must be written somewhere. {path} cannot be: {error.strerror}. "
-            f"Name another folder with out."
-        ) from error
 
 
 def _finite(value: Any) -> Any:

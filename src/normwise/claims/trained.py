@@ -57,12 +57,12 @@ class Trained:
         return self.store.result(run)
 
     def loss(self, run: RunSettings) -> float:
-        """Validation loss. A run that diverged counts as one that knows nothing: the log of the
-        vocabulary's size.
+        """Validation loss. A run that diverged, or blew up, counts as one that knows nothing: the
+        log of the vocabulary's size.
         """
         record = self.record(run)
-        found = record["validation_loss"]
-        return math.log(record["data"]["vocab_size"]) if found is None else float(found)
+        found, nothing = record["validation_loss"], math.log(record["data"]["vocab_size"])
+        return nothing if found is None else min(float(found), nothing)
 
     @property
     def unigram(self) -> float:

@@ -165,7 +165,7 @@ def measure_warm(effort: Effort, trained: Trained) -> Measurement:
             for step, gradient in enumerate(gradients, start=1)
         ]
         numbers["update_warm" if warm else "update"] = [update / RATE]
-    return Measurement(numbers, points, _conditions(effort))
+    return Measurement(numbers, points, {**_conditions(effort), "model": "R3, R1"})
 
 
 def _first_steps(run: RunSettings, corpus: Corpus) -> tuple[list[float], float]:

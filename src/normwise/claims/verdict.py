@@ -82,24 +82,26 @@ class Number:
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % Student-t interval of the mean; None below two seeds."""
-        return interval_half_width(self.values)
+        """Of the 95 % Student-t interval of the mean; None below two seeds, or for a NaN."""
+        finite = all(map(math.isfinite, self.values))
+        return interval_half_width(self.values) if finite else None
 
     @property
     def answer(self) -> str:
-        """yes, partly or no; unclear where the interval contains both yes and no; missing, and not
-        asked.
+        """yes, partly or no; unclear where the interval contains no and another; missing, and not
+        asked. A value that is not finite is a no.
         """
         if self.expected is None:
             return "not asked"
         if not self.values:
             return "missing"
+        if not all(map(math.isfinite, self.values)):
+            return "no"
         half = self.half_width
         half = self.expected.one_seed if half is None else half
         low, high = self.mean - half, self.mean + half
-        if _overlaps(low, high, self.expected.holds) and not _inside(
-            low, high, self.expected.in_part
-        ):
+        right = self.expected.in_part
+        if _overlaps(low, high, right) and not _inside(low, high, right):
             return "unclear"
         if _inside(self.mean, self.mean, self.expected.holds):
             return "yes"
@@ -128,15 +130,17 @@ def numbers_of(
 def verdict(numbers: Iterable[Number], *, quick: bool) -> str:
     """One word for all numbers of a claim.
 
-    All right: holds. None right: does not hold, unless every interval contains both answers. A
-    quick run leaves open what it did not measure, and what would be another word if an interval
-    that contains both answers became one of them.
+    All right: holds. None right: does not hold, unless every interval contains both answers. What
+    was not measured needs the full run, and so does what one seed of a quick run leaves open, if
+    another word could come of it.
     """
-    answers = {number.answer for number in numbers} - {"not asked"}
-    if quick and "missing" in answers:
+    asked = [number for number in numbers if number.expected is not None]
+    answers = {number.answer for number in asked}
+    if "missing" in answers:
         return NEEDS_FULL
-    if quick and "unclear" in answers:
-        others = answers - {"unclear"}
+    opened = [n for n in asked if quick and n.answer == "unclear" and len(n.values) == 1]
+    if opened:
+        others = {number.answer for number in asked if number not in opened}
         words = {_word(others | more) for more in ({"yes"}, {"no"}, {"yes", "no"})}
         return words.pop() if len(words) == 1 else NEEDS_FULL
     return _word(answers)

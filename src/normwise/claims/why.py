@@ -121,7 +121,7 @@ def _token_statistics(seen: list[tuple[float, float, float]]) -> Callable[..., N
 
 
 def expect_gradient(effort: Effort) -> Expectations:
-    kept = below(1.0, in_part=(-math.inf, 2.0))
+    kept = below(1.0)
     return {"none": above(1.0), "pre": kept, "post": kept}
 
 

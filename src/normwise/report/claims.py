@@ -247,10 +247,14 @@ def _caption(claim: Judged, words: dict[str, str]) -> str:
 def _conditions_of(claim: Judged, page: Text) -> str:
     words = page.lists["words"]
     parts = [
-        f"{page.words('conditions', key)} {value if isinstance(value, str) else f'{value:g}'}"
+        f"{page.words('conditions', key)} {_value(value, page)}"
         for key, value in claim.measurement.conditions.items()
     ]
     return f"{words['conditions']}: {words['separator'].join(parts)}"
+
+
+def _value(value: object, page: Text) -> str:
+    return page.words("conditions", value) if isinstance(value, str) else f"{value:g}"
 
 
 def _conditions(result: ClaimsResult, page: Text) -> Section:

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from normwise.lab.launch.local import Watcher
     from normwise.lab.settings import RunSettings
 
-LANGUAGE = click.option(
-    "--lang", "language", type=click.Choice(["en", "zh"]), default="en", show_default=True,
-    help="Language of the statements and the page.",
-)  # fmt: skip
+LANGUAGES = click.Choice(["en", "zh"])
 
 
 @click.group("claims", invoke_without_command=True)
-@LANGUAGE
+@click.option("--lang", "language", type=LANGUAGES, default="en", show_default=True,
+              help="Language of the statements, and of a run's page.")  # fmt: skip
 @click.pass_context
 def claims(context: click.Context, language: str) -> None:
     """Statements about normalization, each an experiment; without a command, list them."""
@@ -37,19 +35,28 @@ def claims(context: click.Context, language: str) -> None:
 
 @claims.command("run")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--quick", is_flag=True, help="One seed, shorter training: two minutes on two cores.")
-@click.option("--seeds", type=int, help="Seeds of a training run.  [default: 3, quick 1]")
+@click.option("--quick", is_flag=True, help="Two minutes, one seed; some claims need the full run.")
+@click.option("--seeds", type=int, help="Seeds of a training run.  [default: 3; 1 with --quick]")
 @click.option("--workers", type=int, default=2, show_default=True,
               help="Processes, one torch thread each.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default="runs/claims", show_default=True,
               help="Folder; what is finished in it is not repeated.")  # fmt: skip
-@LANGUAGE
+@click.option("--lang", "language", type=LANGUAGES, help="Language of the page.  [default: en]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def run(*, ids: tuple[str, ...], language: str, as_json: bool, **values: Any) -> int:
-    """Measure claims, all without an ID, and judge them.
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    *,
+    ids: tuple[str, ...],
+    language: str | None,
+    as_json: bool,
+    **values: Any,
+) -> int:
+    """Measure and judge the claims named by ID, or all.
 
-    Leaves claims.json and a page in the folder. Claims share their training runs, and the same
-    command goes on where it was stopped.
+    Leaves claims.json and page.LANG.html in the folder. Claims share their training runs, and the
+    same command goes on where it was stopped.
     """
     from normwise.claims.run import run_claims
     from normwise.claims.settings import ClaimSettings
@@ -58,6 +65,7 @@ def run(*, ids: tuple[str, ...], language: str, as_json: bool, **values: Any) ->
     from normwise.report.page import page
     from normwise.report.terminal import write
 
+    language = language or (context.parent.params["language"] if context.parent else "en")
     settings = ClaimSettings(ids=ids, **values)
     try:
         result = run_claims(settings, Lines())

@@ -101,7 +101,7 @@ def _receive(worker: _Worker[Key], watcher: Watcher[Key], failures: dict[Key, st
     """Takes one message; True once the worker has ended."""
     try:
         kind, content = worker.inbox.recv()
-    except EOFError:
+    except (EOFError, OSError):  # the end, or the end in the middle of a message
         worker.process.join()
         if not worker.ended:
             code = worker.process.exitcode
@@ -132,13 +132,18 @@ def _work(task: Task, outbox: Connection) -> None:
 
     torch.set_num_threads(1)
     try:
-        result = task(lambda step: outbox.send(("step", step)))
+        result = task(lambda step: _send(outbox, "step", step))
+    except Exception as error:  # noqa: BLE001 - whatever a task dies of, the others go on
+        _send(outbox, "failed", _reason(error))
+    else:
+        _send(outbox, "finished", result)
+
+
+def _send(outbox: Connection, kind: str, content: Any) -> None:
+    try:
+        outbox.send((kind, content))
     except BrokenPipeError:
         os._exit(1)  # the parent is gone, and nobody waits for this task
-    except Exception as error:  # noqa: BLE001 - whatever a task dies of, the others go on
-        outbox.send(("failed", _reason(error)))
-    else:
-        outbox.send(("finished", result))
 
 
 def _reason(error: Exception) -> str:
