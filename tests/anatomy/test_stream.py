@@ -171,6 +171,45 @@ def test_a_stack_that_is_seen_in_part_is_refused() -> None:
         anatomy(Subtracted(), torch.randn(2, 8, 16))
 
 
+class WrittenOut(nn.Module):
+    """A pre-norm stack whose norms are lines of its forward pass."""
+
+    def __init__(self, form: str, width: int = 16, depth: int = 4) -> None:
+        super().__init__()
+        self.form = form
+        self.gains = nn.ParameterList(torch.rand(width) + 0.5 for _ in range(depth))
+        self.matrices = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def normed(self, x: Tensor, gain: Tensor) -> Tensor:
+        width = x.shape[-1]
+        if self.form == "F.layer_norm":
+            return nn.functional.layer_norm(x, (width,), gain)
+        if self.form == "F.rms_norm":
+            return nn.functional.rms_norm(x, (width,), gain)
+        if self.form == "rms":
+            return gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+        if self.form == "rms without gain":
+            return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        centred = x - x.mean(-1, keepdim=True)
+        return gain * centred / (centred.var(-1, correction=0, keepdim=True) + 1e-5).sqrt() + 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        for gain, matrix in zip(self.gains, self.matrices, strict=True):
+            x = x + matrix(self.normed(x, gain)).relu()
+        return x
+
+
+@pytest.mark.parametrize(
+    "form", ["F.layer_norm", "F.rms_norm", "rms", "rms without gain", "layer by hand"]
+)
+def test_norms_that_are_written_out(form: str) -> None:
+    sizes = torch.rand(2, 8, 1) + 0.5
+    found = anatomy(WrittenOut(form), sizes * torch.randn(2, 8, 16))
+    assert (found.placement, places(found)) == ("pre", {"pre": 4})
+    expected = "rms_norm" if "rms" in form else "layer_norm"
+    assert {norm.node.norm.formula for norm in found.norms if norm.node.norm} == {expected}
+
+
 def test_adds_in_place_are_seen() -> None:
     found = anatomy(InPlace(), torch.randn(2, 8, 16))
     assert (len(found.connections), found.placement) == (4, "pre")
