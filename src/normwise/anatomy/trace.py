@@ -109,9 +109,8 @@ def _find_written_out(graph: Graph) -> None:
             if (norm := norm_kind(source.value, node.value)) is not None
         ]
         if fits:
-            source, norm = fits[
-                -1
-            ]  # the farthest: a LayerNorm is also an RMSNorm of what it centres
+            # the farthest source: a LayerNorm is also an RMSNorm of the rows that it has centred
+            source, norm = fits[-1]
             for before in node.inputs:
                 if before.kind == "norm" and before.inputs[:1] == [source]:
                     before.kind = "carry"
