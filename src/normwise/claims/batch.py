@@ -3,7 +3,7 @@
 import argparse
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from normwise.claims.collectives import collectives
 from normwise.claims.initial import power
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, training_run
-from normwise.claims.verdict import Expectation, above, below, between, near
+from normwise.claims.verdict import Expectations, above, below, between, near
 from normwise.lab.data import Corpus, load_corpus
 from normwise.lab.objective import OBJECTIVES, sentences
 from normwise.lab.train import model_config
@@ -26,20 +26,19 @@ from normwise.ops.functional import layer_norm
 from normwise.probe.discrepancy import discrepancy
 from normwise.theory.batch import null_discrepancy, padded_moments
 
-Expectations = Mapping[str, Expectation]
 WIDTH, TOKENS = 64, 16
 EPS = 1e-5
 SIZES = (4, 8, 16, 32, 64, 128)
 
 
-def expect_formula(effort: Effort) -> Expectations:
+def _expect_formula(effort: Effort) -> Expectations:
     return {"at_one": below(1e-4), "at_eps": below(1e-4)}
 
 
 VARIANCES = tuple(10.0**exponent for exponent in range(-10, 2))
 
 
-def measure_formula(effort: Effort, trained: Trained) -> Measurement:
+def _measure_formula(effort: Effort, trained: Trained) -> Measurement:
     """(x - mean)/(sigma + eps) beside (x - mean)/sqrt(variance + eps), relative to the first, in
     float64 on rows of a given variance.
     """
@@ -66,12 +65,12 @@ def _apart(x: Tensor) -> float:
     return float((layer_norm(x, x.shape[-1], eps=EPS) - text).norm() / text.norm())
 
 
-def expect_independent(effort: Effort) -> Expectations:
+def _expect_independent(effort: Effort) -> Expectations:
     falls = near(-0.5, 0.1, in_part=(-1.0, -0.2))
     return {"layer": near(0.0, 0.0), "tokens": falls, "position": falls}
 
 
-def measure_independent(effort: Effort, trained: Trained) -> Measurement:
+def _measure_independent(effort: Effort, trained: Trained) -> Measurement:
     """How far one sequence's output moves when the others in its batch are exchanged."""
     norms = {
         "layer": LayerNorm(WIDTH),
@@ -109,7 +108,7 @@ def _moved(norm: torch.nn.Module, size: int, seed: int) -> float:
     return sum(found) / len(found)
 
 
-def expect_padding(effort: Effort) -> Expectations:
+def _expect_padding(effort: Effort) -> Expectations:
     return {
         "masked": near(0.0, 0.0),
         "pollution": above(2.0, in_part=(1.0, math.inf)),
@@ -121,7 +120,7 @@ LONGEST = (8, 16, 32, 64, 128)
 SENTENCES = 64
 
 
-def measure_padding(effort: Effort, trained: Trained) -> Measurement:
+def _measure_padding(effort: Effort, trained: Trained) -> Measurement:
     """Statistics of a batch of sentences with and without their padding, at the entry of an
     untrained encoder; and of Gaussian channels with zeros as padding, for which there is a law.
     """
@@ -176,11 +175,11 @@ def _law(corpus: Corpus, longest: int) -> list[Point]:
     ]
 
 
-def expect_devices(effort: Effort) -> Expectations:
+def _expect_devices(effort: Effort) -> Expectations:
     return {"layer": near(0.0, 0.0), "batch": above(1.0)}
 
 
-def measure_devices(effort: Effort, trained: Trained) -> Measurement:
+def _measure_devices(effort: Effort, trained: Trained) -> Measurement:
     """Collectives and bytes of one norm, forward and backward, over two processes."""
     cases = [(name, width) for name in ("layer_norm", "batch_norm") for width in (64, 256, 1024)]
     rows: list[Point] = [
@@ -198,7 +197,7 @@ def measure_devices(effort: Effort, trained: Trained) -> Measurement:
     return Measurement(numbers, points, {"processes": 2}, rows)
 
 
-def expect_train_eval(effort: Effort) -> Expectations:
+def _expect_train_eval(effort: Effort) -> Expectations:
     return {
         "mean": near(1.0, 0.15, in_part=(0.5, 2.0)),
         "deviation": near(1.0, 0.15, in_part=(0.5, 2.0)),
@@ -210,7 +209,7 @@ def expect_train_eval(effort: Effort) -> Expectations:
 BATCH = 16  # sequences of 64 tokens
 
 
-def measure_train_eval(effort: Effort, trained: Trained) -> Measurement:
+def _measure_train_eval(effort: Effort, trained: Trained) -> Measurement:
     """Training/inference discrepancy of batches of embedded bytes, the running statistics being
     those of the whole text: of independent tokens, of the text itself, and of another.
     """
@@ -282,12 +281,14 @@ def _layer_gap(table: Tensor) -> float:
 
 CLAIMS = {
     "ln-formula": Claim(
-        3, expect_formula, measure_formula, Picture("lines", x_log=True, y_log=True)
+        3, _expect_formula, _measure_formula, Picture("lines", x_log=True, y_log=True)
     ),
     "ln-independent": Claim(
-        3, expect_independent, measure_independent, Picture("lines", x_log=True, y_log=True)
+        3, _expect_independent, _measure_independent, Picture("lines", x_log=True, y_log=True)
     ),
-    "bn-padding": Claim(3, expect_padding, measure_padding, Picture("lines")),
-    "bn-train-eval": Claim(3, expect_train_eval, measure_train_eval, Picture("marks", y_log=True)),
-    "bn-devices": Claim(3, expect_devices, measure_devices, Picture("lines", x_log=True)),
+    "bn-padding": Claim(3, _expect_padding, _measure_padding, Picture("lines")),
+    "bn-train-eval": Claim(
+        3, _expect_train_eval, _measure_train_eval, Picture("marks", y_log=True)
+    ),
+    "bn-devices": Claim(3, _expect_devices, _measure_devices, Picture("lines", x_log=True)),
 }

@@ -1,12 +1,12 @@
-"""What a claim is: an expectation, written before the run, and a measurement."""
+"""What a claim is: an expectation, fixed in the code, and a measurement."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained
-from normwise.claims.verdict import Expectation
+from normwise.claims.verdict import Expectations
 from normwise.lab.settings import RunSettings
 
 Point = dict[str, Any]
@@ -63,7 +63,7 @@ class Claim:
     """
 
     section: int
-    expect: Callable[[Effort], Mapping[str, Expectation]]
+    expect: Callable[[Effort], Expectations]
     measure: Callable[[Effort, Trained], Measurement]
     picture: Picture
     runs: Callable[[Effort], Sequence[RunSettings]] = _no_runs

@@ -1,6 +1,5 @@
 """Section 3 of the notes, trained: batch norm in an encoder of padded sentences."""
 
-from collections.abc import Mapping
 from statistics import fmean
 
 import numpy as np
@@ -11,13 +10,12 @@ from normwise.claims.claim import Claim, Measurement, Picture, Point
 from normwise.claims.initial import power
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, training_run
-from normwise.claims.verdict import Expectation, above, near
+from normwise.claims.verdict import Expectations, above, near
 from normwise.lab.data import load_corpus
 from normwise.lab.settings import RunSettings
 from normwise.lab.train import model_config
 from normwise.model.transformer import Transformer
 
-Expectations = Mapping[str, Expectation]
 LAYERS = 4
 WORSE = above(0.0, one_seed=0.1)
 
@@ -55,7 +53,7 @@ SMALL, LARGE = 2, 32
 SIZES = (2, 4, 8, 16, 32, 64)
 
 
-def size_runs(effort: Effort) -> list[RunSettings]:
+def _size_runs(effort: Effort) -> list[RunSettings]:
     return [
         _run(effort, norm, seed, size=size)
         for seed in range(effort.seeds)
@@ -64,11 +62,11 @@ def size_runs(effort: Effort) -> list[RunSettings]:
     ]
 
 
-def expect_size(effort: Effort) -> Expectations:
+def _expect_size(effort: Effort) -> Expectations:
     return {"noise": near(-0.5, 0.1, in_part=(-0.8, -0.2)), "gap": WORSE}
 
 
-def measure_size(effort: Effort, trained: Trained) -> Measurement:
+def _measure_size(effort: Effort, trained: Trained) -> Measurement:
     """Noise of a batch's mean by the number of sequences in it, and what a small batch costs batch
     norm more than LayerNorm.
     """
@@ -116,7 +114,7 @@ def _noise(seed: int) -> list[float]:
     ]
 
 
-def worse_runs(effort: Effort) -> list[RunSettings]:
+def _worse_runs(effort: Effort) -> list[RunSettings]:
     if effort.quick:
         return []
     return [run for seed in range(effort.seeds) for run in _kinds(effort, seed).values()]
@@ -131,11 +129,11 @@ def _kinds(effort: Effort, seed: int) -> dict[str, RunSettings]:
     }
 
 
-def expect_worse(effort: Effort) -> Expectations:
+def _expect_worse(effort: Effort) -> Expectations:
     return {"masked": WORSE, "unmasked": WORSE}
 
 
-def measure_worse(effort: Effort, trained: Trained) -> Measurement:
+def _measure_worse(effort: Effort, trained: Trained) -> Measurement:
     """Loss on hidden tokens with batch norm minus loss with LayerNorm, the mask given or not."""
     seeds = range(0 if effort.quick else effort.seeds)
     losses = [
@@ -159,7 +157,7 @@ def _conditions(effort: Effort) -> dict[str, object]:
 
 CLAIMS = {
     "bn-batch-size": Claim(
-        3, expect_size, measure_size, Picture("lines", x_log=True, y_log=True), size_runs
+        3, _expect_size, _measure_size, Picture("lines", x_log=True, y_log=True), _size_runs
     ),
-    "bn-worse-text": Claim(3, expect_worse, measure_worse, Picture("marks"), worse_runs),
+    "bn-worse-text": Claim(3, _expect_worse, _measure_worse, Picture("marks"), _worse_runs),
 }

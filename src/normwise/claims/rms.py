@@ -1,7 +1,7 @@
 """Section 4 of the notes: RMSNorm."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import median
 
 import torch
@@ -15,7 +15,7 @@ from normwise.bench.settings import Case
 from normwise.claims.claim import Claim, Measurement, Picture, Point
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, base_run, training_run
-from normwise.claims.verdict import Expectation, above, below, between, near
+from normwise.claims.verdict import Expectations, above, below, between, near
 from normwise.lab.settings import RunSettings
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
@@ -23,7 +23,6 @@ from normwise.norms.rms_norm import RMSNorm
 from normwise.ops.functional import layer_norm, rms_norm
 from normwise.theory.rounding import double_rounding_share
 
-Expectations = Mapping[str, Expectation]
 WIDTH, ROWS = 768, 256
 NORMS: dict[str, Callable[..., Tensor]] = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 
@@ -44,11 +43,11 @@ def _difference_with_mean(mean: float) -> float:
 MEANS = (0.0, 0.1, 0.3, 1.0, 3.0)
 
 
-def expect_same(effort: Effort) -> Expectations:
+def _expect_same(effort: Effort) -> Expectations:
     return {"zero_mean": below(4.0), "unit_mean": near(_difference_with_mean(1.0), 0.02)}
 
 
-def measure_same(effort: Effort, trained: Trained) -> Measurement:
+def _measure_same(effort: Effort, trained: Trained) -> Measurement:
     """The two norms on fp32 rows with and without a mean."""
     numbers: dict[str, list[float]] = {"zero_mean": [], "unit_mean": []}
     differences: list[list[float]] = []
@@ -70,7 +69,7 @@ def measure_same(effort: Effort, trained: Trained) -> Measurement:
     return Measurement(numbers, points, {"width": WIDTH, "rows": ROWS, "precision": "fp32"})
 
 
-def expect_invariance(effort: Effort) -> Expectations:
+def _expect_invariance(effort: Effort) -> Expectations:
     exact = below(1e-12)
     return {
         "layer_scale": exact, "rms_scale": exact, "layer_shift": exact, "rms_shift": above(0.1),
@@ -78,7 +77,7 @@ def expect_invariance(effort: Effort) -> Expectations:
     }  # fmt: skip
 
 
-def measure_invariance(effort: Effort, trained: Trained) -> Measurement:
+def _measure_invariance(effort: Effort, trained: Trained) -> Measurement:
     """What a factor and a shift of the input change, in float64 without eps; and the cosine between
     the input and its gradient.
     """
@@ -112,7 +111,7 @@ def _cosine(norm: Callable[..., Tensor], x: Tensor, seed: int) -> float:
     return float(inner.detach().abs().max())
 
 
-def expect_faster(effort: Effort) -> Expectations:
+def _expect_faster(effort: Effort) -> Expectations:
     stated = between(0.07, 0.64, in_part=(0.0, 1.0))
     return dict.fromkeys((*PEERS, "model"), stated)
 
@@ -137,7 +136,7 @@ PAPER = (
 3, 4 and 8."""
 
 
-def measure_faster(effort: Effort, trained: Trained) -> Measurement:
+def _measure_faster(effort: Effort, trained: Trained) -> Measurement:
     """Share of the time of forward and backward that RMSNorm saves over LayerNorm: the norms alone,
     and a step of a model; three times over, so that the machine's own spread is seen. A quick run
     is too short for it.
@@ -202,15 +201,15 @@ def _quality_run(effort: Effort, norm: str, seed: int) -> RunSettings:
     return training_run(effort, seed=seed, norm=norm)
 
 
-def quality_runs(effort: Effort) -> list[RunSettings]:
+def _quality_runs(effort: Effort) -> list[RunSettings]:
     return [_quality_run(effort, norm, seed) for seed in range(effort.seeds) for norm in NORMS]
 
 
-def expect_quality(effort: Effort) -> Expectations:
+def _expect_quality(effort: Effort) -> Expectations:
     return {"difference": near(0.0, 0.05, one_seed=0.03)}
 
 
-def measure_quality(effort: Effort, trained: Trained) -> Measurement:
+def _measure_quality(effort: Effort, trained: Trained) -> Measurement:
     """Loss with RMSNorm minus loss with LayerNorm, seed by seed."""
     losses = {
         norm: [trained.loss(_quality_run(effort, norm, seed)) for seed in range(effort.seeds)]
@@ -227,7 +226,7 @@ def measure_quality(effort: Effort, trained: Trained) -> Measurement:
 DECAY, RATE, DECAY_STEPS = 0.1, 0.01, 1000
 
 
-def expect_offset(effort: Effort) -> Expectations:
+def _expect_offset(effort: Effort) -> Expectations:
     left = (1.0 - DECAY * RATE) ** DECAY_STEPS
     return {
         "start": near(0.0, 0.0),
@@ -237,7 +236,7 @@ def expect_offset(effort: Effort) -> Expectations:
     }
 
 
-def measure_offset(effort: Effort, trained: Trained) -> Measurement:
+def _measure_offset(effort: Effort, trained: Trained) -> Measurement:
     """The start, and a gain of 1.5 under weight decay alone."""
     x = _rows(0, dtype=torch.float32)
     offset, plain = RMSNorm(WIDTH, unit_offset=True), RMSNorm(WIDTH)
@@ -285,11 +284,11 @@ def _predicted_share(seed: int) -> float:
     return double_rounding_share(values.numpy(), weight.double().numpy())
 
 
-def expect_cast(effort: Effort) -> Expectations:
+def _expect_cast(effort: Effort) -> Expectations:
     return {"share": near(_predicted_share(0), 0.02, in_part=(0.01, 1.0))}
 
 
-def measure_cast(effort: Effort, trained: Trained) -> Measurement:
+def _measure_cast(effort: Effort, trained: Trained) -> Measurement:
     """Share of bf16 results that differ between the two rounding orders."""
     shares, points = [], []
     for seed in effort.draws:
@@ -306,10 +305,12 @@ def measure_cast(effort: Effort, trained: Trained) -> Measurement:
 
 
 CLAIMS: dict[str, Claim] = {
-    "rms-is-ln": Claim(4, expect_same, measure_same, Picture("lines")),
-    "rms-invariance": Claim(4, expect_invariance, measure_invariance, Picture("marks", y_log=True)),
-    "rms-faster": Claim(4, expect_faster, measure_faster, Picture("marks"), timed=True),
-    "rms-quality": Claim(4, expect_quality, measure_quality, Picture("marks"), quality_runs),
-    "rms-offset": Claim(4, expect_offset, measure_offset, Picture("lines")),
-    "rms-cast": Claim(4, expect_cast, measure_cast, Picture("lines")),
+    "rms-is-ln": Claim(4, _expect_same, _measure_same, Picture("lines")),
+    "rms-invariance": Claim(
+        4, _expect_invariance, _measure_invariance, Picture("marks", y_log=True)
+    ),
+    "rms-faster": Claim(4, _expect_faster, _measure_faster, Picture("marks"), timed=True),
+    "rms-quality": Claim(4, _expect_quality, _measure_quality, Picture("marks"), _quality_runs),
+    "rms-offset": Claim(4, _expect_offset, _measure_offset, Picture("lines")),
+    "rms-cast": Claim(4, _expect_cast, _measure_cast, Picture("lines")),
 }

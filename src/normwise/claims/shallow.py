@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 from normwise.claims.claim import Claim, Measurement, Picture, Point
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, base_run, warmup
-from normwise.claims.verdict import Expectation, above, below, between
+from normwise.claims.verdict import Expectations, above, below, between
 from normwise.lab.objective import OBJECTIVES, Batch, token_loss
 from normwise.lab.settings import RunSettings
 from normwise.lab.train import build_model
@@ -68,7 +68,7 @@ def _loss_without(model: Transformer, batch: Batch, layer: int) -> Tensor:
             handle.remove()
 
 
-def shallow_runs(effort: Effort) -> list[RunSettings]:
+def _shallow_runs(effort: Effort) -> list[RunSettings]:
     if effort.quick:
         return []
     return [
@@ -78,7 +78,7 @@ def shallow_runs(effort: Effort) -> list[RunSettings]:
     ]
 
 
-def expect_shallow(effort: Effort) -> Mapping[str, Expectation]:
+def _expect_shallow(effort: Effort) -> Expectations:
     return {
         "angle": below(0.0),
         "cosine": between(0.5, 1.0, in_part=(0.2, 1.0)),
@@ -87,7 +87,7 @@ def expect_shallow(effort: Effort) -> Mapping[str, Expectation]:
     }
 
 
-def measure_shallow(effort: Effort, trained: Trained) -> Measurement:
+def _measure_shallow(effort: Effort, trained: Trained) -> Measurement:
     """The deeper half of 12 layers after training and at the start. A deletion there is
     compared with layers 2 to 6: the first one costs more than all others, whatever they do.
     """
@@ -95,7 +95,7 @@ def measure_shallow(effort: Effort, trained: Trained) -> Measurement:
         "angle": [], "cosine": [], "deletion": [], "post_angle": [], "effective_depth": []
     }  # fmt: skip
     found: dict[str, list[Layers]] = {}
-    for run in shallow_runs(effort):
+    for run in _shallow_runs(effort):
         start, end = _before_and_after(run, trained)
         found.setdefault(f"{run.placement}, start", []).append(start)
         found.setdefault(f"{run.placement}, trained", []).append(end)
@@ -149,6 +149,6 @@ def _rows(found: Mapping[str, list[Layers]]) -> list[Point]:
 
 CLAIMS = {
     "pre-shallow": Claim(
-        2, expect_shallow, measure_shallow, Picture("lines", y_log=True), shallow_runs
+        2, _expect_shallow, _measure_shallow, Picture("lines", y_log=True), _shallow_runs
     )
 }

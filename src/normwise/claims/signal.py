@@ -1,7 +1,6 @@
 """Section 2 of the notes, before training: what the two expansions say of signal and gradient."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -20,11 +19,9 @@ from normwise.claims.initial import (
 )
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained
-from normwise.claims.verdict import Expectation, near
+from normwise.claims.verdict import Expectations, near
 from normwise.residual.registry import make_placement
 from normwise.theory.expansion import branch_weights
-
-Expectations = Mapping[str, Expectation]
 
 CONNECTIONS = 24
 TERMS = {"x0": 0, "f0": 1, "f10": 11, "f23": 24}
@@ -36,13 +33,13 @@ def _weights(variance: float) -> list[float]:
     return [math.log2(w) for w in branch_weights("post_norm", [variance] * CONNECTIONS)]
 
 
-def expect_expansion(effort: Effort) -> Expectations:
+def _expect_expansion(effort: Effort) -> Expectations:
     return {key: near(_weights(1.0)[at], 0.2) for key, at in TERMS.items()} | {
         "x0_half": near(_weights(0.5)[0], 0.2)
     }
 
 
-def measure_expansion(effort: Effort, trained: Trained) -> Measurement:
+def _measure_expansion(effort: Effort, trained: Trained) -> Measurement:
     """Every term's coefficient, followed through the norms of a post-norm stack whose branches are
     independent draws of a given variance.
     """
@@ -84,12 +81,12 @@ def _factor(total: Tensor, normed: Tensor) -> float:
     return float((normed.square().sum() / centred.square().sum()).sqrt())
 
 
-def expect_decay(effort: Effort) -> Expectations:
+def _expect_decay(effort: Effort) -> Expectations:
     stated = near(math.sqrt(2.0), 0.1, in_part=(1.1, math.inf))
     return {"feed_forward": stated, "attention": stated}
 
 
-def measure_decay(effort: Effort, trained: Trained) -> Measurement:
+def _measure_decay(effort: Effort, trained: Trained) -> Measurement:
     """Factor by which the gradient of a post-norm stream falls at each connection on its way from
     the end to the entry.
     """
@@ -120,7 +117,7 @@ def _fall(gradient: list[float]) -> float:
     return math.exp(slope)
 
 
-def expect_growth(effort: Effort) -> Expectations:
+def _expect_growth(effort: Effort) -> Expectations:
     return {
         "growth": near(1.0, 0.15, in_part=(0.6, 1.4)),
         "share": near(-0.5, 0.12, in_part=(-0.8, -0.2)),
@@ -128,7 +125,7 @@ def expect_growth(effort: Effort) -> Expectations:
     }
 
 
-def measure_growth(effort: Effort, trained: Trained) -> Measurement:
+def _measure_growth(effort: Effort, trained: Trained) -> Measurement:
     """Variance of a pre-norm stream by depth, and the size of each branch beside the stream."""
     found = [[initial(r1(depth=depth), seed) for depth in DEPTHS] for seed in effort.draws]
     theory = theory_of_stream(r1(depth=DEPTHS[-1]))
@@ -161,14 +158,14 @@ def _shares(one: Initial) -> list[float]:
     return [float(share) for share in together / stream[0:-1:2]]
 
 
-def expect_last_layer(effort: Effort) -> Expectations:
+def _expect_last_layer(effort: Effort) -> Expectations:
     return {
         "post": near(0.0, 0.1, in_part=(-0.25, 0.25)),
         "pre": near(-0.5, 0.1, in_part=(-0.75, -0.25)),
     }
 
 
-def measure_last_layer(effort: Effort, trained: Trained) -> Measurement:
+def _measure_last_layer(effort: Effort, trained: Trained) -> Measurement:
     """Norm of the gradient of the last feed-forward matrix by depth."""
     numbers: dict[str, list[float]] = {}
     points: list[Point] = []
@@ -190,10 +187,10 @@ def measure_last_layer(effort: Effort, trained: Trained) -> Measurement:
 
 
 CLAIMS = {
-    "post-expansion": Claim(2, expect_expansion, measure_expansion, Picture("lines")),
-    "post-gradient": Claim(2, expect_decay, measure_decay, Picture("lines", y_log=True)),
-    "pre-growth": Claim(2, expect_growth, measure_growth, Picture("lines", y_log=True)),
+    "post-expansion": Claim(2, _expect_expansion, _measure_expansion, Picture("lines")),
+    "post-gradient": Claim(2, _expect_decay, _measure_decay, Picture("lines", y_log=True)),
+    "pre-growth": Claim(2, _expect_growth, _measure_growth, Picture("lines", y_log=True)),
     "last-layer-gradient": Claim(
-        2, expect_last_layer, measure_last_layer, Picture("lines", x_log=True, y_log=True)
+        2, _expect_last_layer, _measure_last_layer, Picture("lines", x_log=True, y_log=True)
     ),
 }

@@ -10,15 +10,13 @@ from normwise.claims.claim import Claim, Measurement, Picture, Point
 from normwise.claims.initial import initial, r1
 from normwise.claims.settings import Effort
 from normwise.claims.trained import FAST, RATE, Trained, base_run, training_run, warmup
-from normwise.claims.verdict import Expectation, above
+from normwise.claims.verdict import Expectations, above
 from normwise.lab.data import Corpus, load_corpus
 from normwise.lab.objective import OBJECTIVES, token_loss
 from normwise.lab.settings import RunSettings
 from normwise.lab.train import OPTIMIZERS, model_config
 from normwise.model.transformer import Transformer
 from normwise.schedules import Schedule, parameter_groups, set_rate
-
-Expectations = Mapping[str, Expectation]
 
 INITS = ("xavier_packed", "xavier", "normal")
 LEARNS = above(0.3, one_seed=0.1)
@@ -63,7 +61,7 @@ def _conditions(effort: Effort, layers: int = 12) -> dict[str, object]:
     }  # fmt: skip
 
 
-def easy_runs(effort: Effort) -> list[RunSettings]:
+def _easy_runs(effort: Effort) -> list[RunSettings]:
     return [
         run
         for seed in range(effort.seeds)
@@ -75,11 +73,11 @@ def easy_runs(effort: Effort) -> list[RunSettings]:
     ]
 
 
-def expect_easy(effort: Effort) -> Expectations:
+def _expect_easy(effort: Effort) -> Expectations:
     return {**dict.fromkeys(INITS, LEARNS), "fast": LEARNS}
 
 
-def measure_easy(effort: Effort, trained: Trained) -> Measurement:
+def _measure_easy(effort: Effort, trained: Trained) -> Measurement:
     """Loss of post-norm minus loss of pre-norm: without warm-up for each initialisation, and with
     warm-up at four times the rate.
     """
@@ -109,7 +107,7 @@ def measure_easy(effort: Effort, trained: Trained) -> Measurement:
     return Measurement(numbers, points, _conditions(effort), level=trained.unigram)
 
 
-def warm_runs(effort: Effort) -> list[RunSettings]:
+def _warm_runs(effort: Effort) -> list[RunSettings]:
     return [
         run
         for seed in range(effort.seeds)
@@ -121,7 +119,7 @@ def warm_runs(effort: Effort) -> list[RunSettings]:
     ]
 
 
-def expect_warm(effort: Effort) -> Expectations:
+def _expect_warm(effort: Effort) -> Expectations:
     return {
         **dict.fromkeys(INITS, LEARNS),
         "fast": LEARNS,
@@ -129,7 +127,7 @@ def expect_warm(effort: Effort) -> Expectations:
     }
 
 
-def measure_warm(effort: Effort, trained: Trained) -> Measurement:
+def _measure_warm(effort: Effort, trained: Trained) -> Measurement:
     """What warm-up takes off the loss of post-norm; how large Adam's first update is over the rate,
     and the last layer's gradient over that of pre-norm.
     """
@@ -198,7 +196,7 @@ def _first_steps(run: RunSettings, corpus: Corpus) -> tuple[list[float], float]:
     return gradients, update
 
 
-def better_runs(effort: Effort) -> list[RunSettings]:
+def _better_runs(effort: Effort) -> list[RunSettings]:
     if effort.quick:
         return []
     return [
@@ -209,13 +207,13 @@ def better_runs(effort: Effort) -> list[RunSettings]:
     ]
 
 
-def expect_better(effort: Effort) -> Expectations:
+def _expect_better(effort: Effort) -> Expectations:
     return {"difference": above(0.0)}
 
 
-def measure_better(effort: Effort, trained: Trained) -> Measurement:
+def _measure_better(effort: Effort, trained: Trained) -> Measurement:
     """Loss of pre-norm minus loss of post-norm at 6 layers, each at the warm-up that suits it."""
-    runs = better_runs(effort)
+    runs = _better_runs(effort)
     losses: dict[tuple[str, int], list[float]] = {}
     for run in runs:
         losses.setdefault((run.placement, run.warmup), []).append(trained.loss(run))
@@ -247,7 +245,7 @@ def _deep(effort: Effort, placement: str, seed: int) -> RunSettings:
     )
 
 
-def deep_runs(effort: Effort) -> list[RunSettings]:
+def _deep_runs(effort: Effort) -> list[RunSettings]:
     if effort.quick:
         return []
     return [
@@ -262,11 +260,11 @@ def deep_runs(effort: Effort) -> list[RunSettings]:
     ]
 
 
-def expect_deep(effort: Effort) -> Expectations:
+def _expect_deep(effort: Effort) -> Expectations:
     return {"fast": LEARNS, "fast_warm": LEARNS, "deep": LEARNS}
 
 
-def measure_deep(effort: Effort, trained: Trained) -> Measurement:
+def _measure_deep(effort: Effort, trained: Trained) -> Measurement:
     """Loss of post-norm minus loss of DeepNorm at four times the rate and at 100 layers."""
     seeds = range(0 if effort.quick else effort.seeds)
     kinds: dict[str, Callable[[str, int], RunSettings]] = {
@@ -289,8 +287,8 @@ def measure_deep(effort: Effort, trained: Trained) -> Measurement:
 
 
 CLAIMS = {
-    "pre-easy": Claim(2, expect_easy, measure_easy, Picture("marks"), easy_runs),
-    "post-warmup": Claim(2, expect_warm, measure_warm, Picture("lines", y_log=True), warm_runs),
-    "post-better": Claim(2, expect_better, measure_better, Picture("marks"), better_runs),
-    "deep-norm": Claim(2, expect_deep, measure_deep, Picture("marks"), deep_runs),
+    "pre-easy": Claim(2, _expect_easy, _measure_easy, Picture("marks"), _easy_runs),
+    "post-warmup": Claim(2, _expect_warm, _measure_warm, Picture("lines", y_log=True), _warm_runs),
+    "post-better": Claim(2, _expect_better, _measure_better, Picture("marks"), _better_runs),
+    "deep-norm": Claim(2, _expect_deep, _measure_deep, Picture("marks"), _deep_runs),
 }

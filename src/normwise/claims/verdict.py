@@ -1,4 +1,4 @@
-"""From numbers to a verdict. The rule is written before the run: where a number must lie for the
+"""From numbers to a verdict. The rule is fixed in the code: where a number must lie for the
 statement to be right, and where only its direction is.
 """
 
@@ -35,6 +35,10 @@ class Expectation:
     in_part: Band
     predicted: float | None = None
     one_seed: float = 0.0
+
+
+Expectations = Mapping[str, Expectation]
+"""What a statement says of each number that is judged."""
 
 
 def near(

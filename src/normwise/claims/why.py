@@ -1,7 +1,7 @@
 """Section 1 of the notes: why normalize."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from normwise.claims.initial import (
 )
 from normwise.claims.settings import Effort
 from normwise.claims.trained import Trained, training_run
-from normwise.claims.verdict import Expectation, above, below, between, near
+from normwise.claims.verdict import Expectations, above, below, between, near
 from normwise.lab.data import load_corpus
 from normwise.lab.objective import OBJECTIVES
 from normwise.lab.train import build_model
@@ -28,11 +28,10 @@ from normwise.model.config import TransformerConfig
 from normwise.norms.layer_norm import LayerNorm
 from normwise.theory.logits import largest_logit
 
-Expectations = Mapping[str, Expectation]
 GAINS = (0.5, 1.0, 2.0)
 
 
-def expect_scale(effort: Effort) -> Expectations:
+def _expect_scale(effort: Effort) -> Expectations:
     depth = DEPTHS[-1]
     theory = math.log10(theory_of_stream(r1(depth=depth, norm="no_norm"))[-1])
     return {
@@ -42,7 +41,7 @@ def expect_scale(effort: Effort) -> Expectations:
     }
 
 
-def measure_scale(effort: Effort, trained: Trained) -> Measurement:
+def _measure_scale(effort: Effort, trained: Trained) -> Measurement:
     """Mean square of the stream by depth: without norms at three gains, and with them."""
     depth, seeds = DEPTHS[-1], effort.draws
     models: dict[str, tuple[TransformerConfig, float]] = {
@@ -74,11 +73,11 @@ def measure_scale(effort: Effort, trained: Trained) -> Measurement:
     return Measurement(numbers, points, {"model": "R1", "layers": depth, "tokens": TOKENS})
 
 
-def expect_token(effort: Effort) -> Expectations:
+def _expect_token(effort: Effort) -> Expectations:
     return {"mean": below(1e-6), "variance": below(1e-4)}
 
 
-def measure_token(effort: Effort, trained: Trained) -> Measurement:
+def _measure_token(effort: Effort, trained: Trained) -> Measurement:
     """Every LayerNorm's output in the default model on a batch of text."""
     corpus = load_corpus()
     numbers: dict[str, list[float]] = {"mean": [], "variance": [], "eps_share": []}
@@ -120,12 +119,12 @@ def _token_statistics(seen: list[tuple[float, float, float]]) -> Callable[..., N
     return hook
 
 
-def expect_gradient(effort: Effort) -> Expectations:
+def _expect_gradient(effort: Effort) -> Expectations:
     kept = below(1.0)
     return {"none": above(1.0), "pre": kept, "post": kept}
 
 
-def measure_gradient(effort: Effort, trained: Trained) -> Measurement:
+def _measure_gradient(effort: Effort, trained: Trained) -> Measurement:
     """Decades between the largest and the smallest gradient of a stream of 48 layers."""
     depth = 48
     models = {
@@ -142,7 +141,7 @@ def measure_gradient(effort: Effort, trained: Trained) -> Measurement:
     return Measurement(numbers, points, {"model": "R1", "layers": depth, "tokens": TOKENS})
 
 
-def expect_logits(effort: Effort) -> Expectations:
+def _expect_logits(effort: Effort) -> Expectations:
     return {
         "none": above(1.0, in_part=(0.3, math.inf)),
         "output": above(1.0, in_part=(0.3, math.inf)),
@@ -151,7 +150,7 @@ def expect_logits(effort: Effort) -> Expectations:
 
 
 @torch.no_grad()
-def measure_logits(effort: Effort, trained: Trained) -> Measurement:
+def _measure_logits(effort: Effort, trained: Trained) -> Measurement:
     """Largest |logit| of each layer of 32, over seen and unseen keys alike."""
     depth = 32
     models = {
@@ -193,8 +192,8 @@ def _largest_logits(config: TransformerConfig, seed: int) -> list[float]:
 
 
 CLAIMS = {
-    "why-scale": Claim(1, expect_scale, measure_scale, Picture("lines", y_log=True)),
-    "why-token": Claim(1, expect_token, measure_token, Picture("lines", y_log=True)),
-    "why-gradient": Claim(1, expect_gradient, measure_gradient, Picture("lines", y_log=True)),
-    "why-logits": Claim(1, expect_logits, measure_logits, Picture("lines", y_log=True)),
+    "why-scale": Claim(1, _expect_scale, _measure_scale, Picture("lines", y_log=True)),
+    "why-token": Claim(1, _expect_token, _measure_token, Picture("lines", y_log=True)),
+    "why-gradient": Claim(1, _expect_gradient, _measure_gradient, Picture("lines", y_log=True)),
+    "why-logits": Claim(1, _expect_logits, _measure_logits, Picture("lines", y_log=True)),
 }

@@ -41,7 +41,7 @@ def document(result: ClaimsResult, language: str = "en") -> Document:
 
 
 def statements(language: str = "en") -> Table:
-    """Every claim with its section and its sentence."""
+    """Every claim with its sentence."""
     page = read_text("page", language)
     return Table(
         "statements",
