@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
@@ -64,6 +65,8 @@ MODULES = {
     "Gemma": (GemmaRMSNorm(WIDTH, 1e-6), "rms_norm", 1e-6, True, True, False, "fp32"),
     "T5": (T5LayerNorm(WIDTH, 1e-6), "rms_norm", 1e-6, False, True, False, "llama"),
     "Cohere": (CohereLayerNorm(WIDTH), "layer_norm", 1e-5, False, True, False, "fp32"),
+    # 1 + weight is rounded to bf16 before the product, as in none of our orders
+    "Nemotron": (NemotronLayerNorm1P(WIDTH), "layer_norm", 1e-5, True, True, True, None),
     "OLMo": (OlmoLayerNorm(WIDTH), "layer_norm", 1e-5, False, False, False, "fp32"),
     "torch": (nn.LayerNorm(WIDTH, 1e-12), "layer_norm", 1e-12, False, True, True, "fp32"),
     "torch RMS": (nn.RMSNorm(WIDTH, 1e-3), "rms_norm", 1e-3, False, True, False, "fp32"),
