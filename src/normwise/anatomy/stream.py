@@ -34,6 +34,7 @@ class Connection:
         add: the sum.
         skip: the stream before it.
         branch: what is added.
+        start: the stream that the branch starts from; of parallel ones it is not the skip.
         kind: "attention" or "feed_forward".
         norms: names of the norms that belong to it: pre, post, output.
         parallel: another branch starts from the same stream.
@@ -42,6 +43,7 @@ class Connection:
     add: Node
     skip: Node
     branch: Node
+    start: Node
     kind: str
     norms: tuple[str, ...]
     parallel: bool
@@ -60,12 +62,14 @@ class Anatomy:
     """What was found in a model.
 
     Args:
+        graph: what all of it was read from.
         connections: the residual adds in order.
         norms: every norm with its place.
         placement: of the middle of the stack: "pre", "post", "output", "sandwich" or "none".
         parallel: attention and feed-forward start from one stream there.
     """
 
+    graph: Graph
     connections: list[Connection]
     norms: list[PlacedNorm]
     placement: str
@@ -103,7 +107,7 @@ def read(graph: Graph) -> Anatomy:
     _check_sums(connections)
     placement, parallel = _placement(connections)
     norms = [PlacedNorm(node, place) for node, place in places.items()]
-    return Anatomy(connections, norms, placement, parallel)
+    return Anatomy(graph, connections, norms, placement, parallel)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class _Add:
     branch: Node
 
 
-def _source(node: Node) -> Node:
+def source(node: Node) -> Node:
     """What a value is but for its shape, place and scale."""
     while node.kind in THROUGH and node.inputs:
         node = node.inputs[0]
@@ -126,7 +130,7 @@ def _residual_adds(graph: Graph) -> dict[Node, _Add]:
     found: dict[Node, _Add] = {}
     for node in graph.nodes:
         if node.kind == "add":
-            first, second = map(_source, node.inputs)
+            first, second = map(source, node.inputs)
             for skip, branch in ((first, second), (second, first)):
                 if _is_residual(skip, branch, found, matrices):
                     found[node] = _Add(node, skip, branch)
@@ -166,16 +170,16 @@ class _Stack:
 
 def _place(node: Node, stack: _Stack) -> str:
     """Where a norm stands."""
-    source = _source(node.inputs[0])
+    before = source(node.inputs[0])
     if node in stack.branches:
         return "output"
-    if source in stack.adds and node in stack.skips:
+    if before in stack.adds and node in stack.skips:
         return "post"
-    if source in stack.skips:
+    if before in stack.skips:
         return "pre"
     if _reaches_attention(node, stack):
         return "qk"
-    if source in stack.adds and not any(other.depends_on(node) for other in stack.adds):
+    if before in stack.adds and not any(other.depends_on(node) for other in stack.adds):
         return "final"
     if not any(node.depends_on(skip) for skip in stack.skips - {node}):
         return "embed"
@@ -197,11 +201,11 @@ def _connection(add: _Add, stack: _Stack, places: dict[Node, str]) -> Connection
     start = _start(add, stack.adds)
     own = [node for node in places if add.branch.depends_on(node) and not start.depends_on(node)]
     norms = {places[node] for node in own if places[node] in ("pre", "output")}
-    if any(place == "post" and _source(n.inputs[0]) is add.node for n, place in places.items()):
+    if any(place == "post" and source(n.inputs[0]) is add.node for n, place in places.items()):
         norms.add("post")
     attends = any(_within(add, attention) for attention in stack.attentions)
     return Connection(
-        add.node, add.skip, add.branch, "attention" if attends else "feed_forward",
+        add.node, add.skip, add.branch, start, "attention" if attends else "feed_forward",
         tuple(sorted(norms)), _is_parallel(add, stack),
     )  # fmt: skip
 
@@ -222,7 +226,7 @@ def _is_parallel(add: _Add, stack: _Stack) -> bool:
     """Whether attention and another branch start from one stream: as a sum of two that is added, or
     as a branch that does not see the sum before it.
     """
-    inner = _source(add.branch)
+    inner = source(add.branch)
     if inner.kind == "add":
         attends = [any(one.depends_on(a) and _within(add, a) for a in stack.attentions)
                    for one in inner.inputs]  # fmt: skip
@@ -234,9 +238,9 @@ def _is_parallel(add: _Add, stack: _Stack) -> bool:
 def _check_chain(stack: _Stack) -> None:
     """Raises `AnatomyUnknown` where a skip starts anew: a part of the stack was not seen."""
     for at, add in enumerate(stack.adds.values()):
-        source = _source(add.skip.inputs[0]) if add.skip.kind == "norm" else add.skip
+        came_from = source(add.skip.inputs[0]) if add.skip.kind == "norm" else add.skip
         earlier = list(stack.adds)[:at]
-        if source not in earlier and any(add.skip.depends_on(node) for node in earlier):
+        if came_from not in earlier and any(add.skip.depends_on(node) for node in earlier):
             raise AnatomyUnknown(
                 f"A stream runs from one residual add to the next. The skip of number {at} is "
                 f"neither the sum before it nor a norm of it, so a part of the model was not "

@@ -5,6 +5,7 @@ dispatcher sees it. Names of modules are kept as labels and decide nothing.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from normwise.anatomy.leaves import Path, leaves
 from normwise.anatomy.norm_kind import NormKind, norm_kind, probe_rows
 
 # Operations whose result holds the entries of their first input, in another shape, dtype or place.
@@ -23,6 +25,23 @@ CARRIED = {
     "unsqueeze", "clone", "contiguous", "_to_copy", "alias", "detach", "slice", "select", "index",
     "split", "unbind", "chunk", "native_dropout", "dropout", "lift_fresh",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A place at a module's edge where a tensor can be seen by a hook.
+
+    Args:
+        module: path of the module.
+        side: "in", what it is called with as (args, kwargs), or "out", what it gives.
+        path: the way to the tensor in that.
+        call: of the module within a pass, counted from 0.
+    """
+
+    module: str
+    side: str
+    path: Path
+    call: int
 
 
 @dataclass(eq=False)
@@ -37,6 +56,7 @@ class Node:
         value: the tensor itself.
         module: path of the module that made it, for a node that is one.
         norm: what the norm is, for a norm.
+        taps: where modules take or give it, in the order of the pass.
     """
 
     index: int
@@ -45,6 +65,7 @@ class Node:
     value: Tensor
     module: str = ""
     norm: NormKind | None = None
+    taps: list[Tap] = field(default_factory=list)
     before: int = 0  # bits of all nodes it depends on, itself among them
 
     def depends_on(self, other: "Node") -> bool:
@@ -150,14 +171,15 @@ class _Recorder(TorchDispatchMode):
         self.kept: list[Tensor] = []  # alive as long as their identity is looked up
         self.closed: list[bool] = []  # of the modules without children that are being called
         self.inside = 0  # how many of them are one node
+        self.calls: Counter[str] = Counter()  # of each module so far
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Watches while it is open."""
         with ExitStack() as hooks:
             for name, module in self.model.named_modules():
-                if not any(module.children()) and not isinstance(module, torch.jit.ScriptModule):
-                    before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
+                if not isinstance(module, torch.jit.ScriptModule):
+                    before = module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
                     after = module.register_forward_hook(
                         self._leave(name), with_kwargs=True, always_call=True
                     )
@@ -166,21 +188,39 @@ class _Recorder(TorchDispatchMode):
             with self:
                 yield
 
-    def _enter(self, module: nn.Module, args: object, options: object) -> None:
-        """A module that is handed a function calls others, children or not, and is looked into."""
-        closed = not any(callable(leaf) for leaf in tree_leaves((args, options)))
-        self.closed.append(closed)
-        self.inside += closed
+    def _enter(self, name: str) -> Callable[..., None]:
+        """A leaf module is one node, unless it is handed a function: then it calls others, children
+        or not, and is looked into.
+        """
+
+        def hook(module: nn.Module, args: Any, options: Any) -> None:
+            closed = not any(module.children()) and not any(
+                callable(leaf) for leaf in tree_leaves((args, options))
+            )
+            if not self.inside:
+                self._tap(name, "in", (args, options))
+            self.closed.append(closed)
+            self.inside += closed
+
+        return hook
 
     def _leave(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, options: Any, out: Any) -> None:
             closed = self.closed.pop()
             self.inside -= closed
-            if closed and not self.inside:
+            if self.inside:
+                return
+            if closed:
                 with _disable_current_modes():  # our own operations are no part of the model
                     self._module(name, module, _tensors((args, options)), _tensors(out))
+            self._tap(name, "out", out)
+            self.calls[name] += 1
 
         return hook
+
+    def _tap(self, name: str, side: str, tree: Any) -> None:
+        for path, tensor in leaves(tree):
+            self._node(tensor).taps.append(Tap(name, side, path, self.calls[name]))
 
     def _module(
         self, name: str, module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]
@@ -235,7 +275,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [tensor for _, tensor in leaves(tree)]
 
 
 def _norm_of(module: nn.Module, x: Tensor, y: Tensor) -> NormKind | None:
@@ -257,7 +297,8 @@ def _norm_of(module: nn.Module, x: Tensor, y: Tensor) -> NormKind | None:
 def _module_kind(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> str:
     """What a leaf module does, by its weights and its input."""
     matrices = [p for p in module.parameters(recurse=False) if p.ndim >= 2]
-    if inputs and not inputs[0].is_floating_point() and matrices:
+    looked_up = inputs and not inputs[0].is_floating_point()
+    if matrices and (looked_up or isinstance(module, nn.Embedding)):
         return "embedding"
     if matrices:
         return "linear"
