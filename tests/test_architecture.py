@@ -49,7 +49,14 @@ HOMES = {
     ],
     "lightning": ["probe.integrations"],
 }
-LATE_IMPORTS = {"bench.peers", "cli.commands", "ops.dispatch", "lab.data", "lab.launch"}
+LATE_IMPORTS = {
+    "bench.peers",
+    "cli.commands",
+    "ops.dispatch",
+    "lab.data",
+    "lab.launch",
+    "probe.diagnosis",
+}
 DRAWERS = {"utils", "helpers", "common", "misc", "core", "tools"}
 
 

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from normwise.ops.functional import rms_norm_add as rms_norm_add
     from normwise.probe.admin import profile_admin as profile_admin
     from normwise.probe.discrepancy import batch_discrepancy as batch_discrepancy
-    from normwise.probe.record import StreamRecorder as StreamRecorder
+    from normwise.probe.preflight import assert_healthy as assert_healthy
+    from normwise.probe.preflight import check as check
+    from normwise.probe.stream import StreamRecorder as StreamRecorder
     from normwise.report.notebook import Comparison as Comparison
     from normwise.report.notebook import compare as compare
     from normwise.report.notebook import stored_comparison as stored_comparison
@@ -80,7 +82,8 @@ _HOMES = {
     ],
     "probe.admin": ["profile_admin"],
     "probe.discrepancy": ["batch_discrepancy"],
-    "probe.record": ["StreamRecorder"],
+    "probe.preflight": ["assert_healthy", "check"],
+    "probe.stream": ["StreamRecorder"],
     "report.notebook": ["Comparison", "compare", "stored_comparison"],
     "report.page": ["write_page"],
     "report.terminal": ["show"],

@@ -36,6 +36,10 @@ class AnatomyUnknown(NormwiseError, ValueError):
     """A model in which the residual stream was not found, or does not add up."""
 
 
+class UnhealthySignal(NormwiseError, AssertionError):
+    """A model whose signal a check does not find healthy."""
+
+
 class BenchFailed(NormwiseError, RuntimeError):
     """A measuring process that ended before its time."""
 

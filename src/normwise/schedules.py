@@ -190,7 +190,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
     a norm or a residual connection and everything with fewer than two axes goes without decay. Each
     trainable parameter is in exactly one group, a shared one too. Empty groups are left out.
     """
-    exempt = {id(p) for module in filter(_is_exempt, model.modules()) for p in module.parameters()}
+    exempt = norm_parameters(model)
     trainable = [p for p in model.parameters() if p.requires_grad]
     decayed = [p for p in trainable if p.ndim >= 2 and id(p) not in exempt]
     chosen = {id(p) for p in decayed}
@@ -200,6 +200,11 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
         {"params": plain, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def norm_parameters(model: nn.Module) -> set[int]:
+    """Identities of the parameters of norms and residual connections: gains, of whatever shape."""
+    return {id(p) for module in filter(_is_exempt, model.modules()) for p in module.parameters()}
 
 
 TORCH_NORMS = (

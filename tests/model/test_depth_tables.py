@@ -15,7 +15,7 @@ from normwise.lab.prediction import predicted_gradient, predicted_stream, why_no
 from normwise.model.config import TransformerConfig, reference_config
 from normwise.model.layers import Layer
 from normwise.model.transformer import Transformer
-from normwise.probe.record import StreamRecorder
+from normwise.probe.stream import StreamRecorder
 from normwise.residual.registry import PLACEMENTS
 from normwise.theory.branches import FeedForward
 from normwise.theory.moments import Moments

@@ -14,7 +14,7 @@ from normwise.lab.settings import CompareSettings
 from normwise.lab.train import model_config
 from normwise.model.config import TransformerConfig, reference_config
 from normwise.model.transformer import Transformer
-from normwise.probe.record import StreamRecorder
+from normwise.probe.stream import StreamRecorder
 from normwise.residual.registry import PLACEMENTS
 from normwise.theory.moments import Moments
 from normwise.weight_init import INITS

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from normwise.anatomy.leaves import leaf, leaves
 from normwise.anatomy.norm_semantics import norm_semantics
-from normwise.anatomy.stream import Anatomy, Connection, source
+from normwise.anatomy.stream import Anatomy, Connection, PlacedNorm, source
 from normwise.anatomy.trace import Graph, Node, Tap
 from normwise.errors import AnatomyUnknown
 
@@ -24,10 +25,19 @@ class At:
     Args:
         tap: where.
         factor: what the tensor there is multiplied with, in RMS, before it is used.
+        read: gives the tensor of what lies there; None where it is a tensor itself.
     """
 
     tap: Tap
     factor: float = 1.0
+    read: Callable[[Any], Tensor] | None = None
+
+    def tensor(self, tree: Any) -> Tensor | None:
+        """The tensor in what a module takes or gives; None where there is none of floats."""
+        there = leaf(tree, self.tap.path)
+        if self.read is not None and there is not None:
+            there = self.read(there)
+        return there if isinstance(there, Tensor) and there.is_floating_point() else None
 
 
 @dataclass(frozen=True)
@@ -105,22 +115,20 @@ class Points:
 def points(model: nn.Module, found: Anatomy) -> Points:
     """The points of a model whose anatomy is known."""
     taps = _Taps(found.graph)
-    attentions = [node for node in found.graph.nodes if node.kind == "attention"]
+    attentions = _attentions(found.graph)
     stacks = [
         _stack(part, taps, found.graph, attentions) for part in _parts(found.connections)
     ]  # fmt: skip
     layers = _layers_of_nodes(found.connections, stacks)
     semantics = _Semantics(model)
     norms = [
-        semantics.point(norm.node, norm.place, layers(norm.node), taps)
+        semantics.point(norm.node, norm.place, layers(norm), taps)
         for norm in found.norms
     ]  # fmt: skip
     return Points(found.placement, found.parallel, stacks, norms, _missing(stacks, norms))
 
 
-def named_points(
-    model: nn.Module, pattern: str, read: Callable[[Any], Tensor] | None = None
-) -> Points:
+def named_points(model: nn.Module, pattern: str) -> Points:
     """Points at the blocks whose path matches `pattern`: each takes and gives the stream as its
     first tensor, and its branch is what it adds.
 
@@ -135,14 +143,31 @@ def named_points(
         )
     connections = [
         ConnectionPoints(
-            "block", layer, At(Tap(name, "in", (), 0)), None,
+            "block", layer, At(Tap(name, "in", (), 0), read=_first), None,
             tuple(f"{name}.{leaf}" for leaf, module in model.get_submodule(name).named_modules()
                   if not any(module.children())),
         )
         for layer, name in enumerate(names)
     ]  # fmt: skip
-    last = At(Tap(names[-1], "out", (), 0))
-    return Points("not told", False, [StackPoints(connections, last)])
+    last = At(Tap(names[-1], "out", (), 0), read=_first)
+    return Points("not told", parallel=False, stacks=[StackPoints(connections, last)])
+
+
+def _first(tree: Any) -> Tensor:
+    """The first tensor of floats in what a block takes or gives."""
+    return next(tensor for _, tensor in leaves(tree) if tensor.is_floating_point())
+
+
+def _attentions(graph: Graph) -> list[list[Node]]:
+    """The results of each attention in the order of the pass: some kernels give several."""
+    found: list[list[Node]] = []
+    for node in graph.nodes:
+        if node.kind == "attention":
+            if found and node.inputs is found[-1][0].inputs:
+                found[-1].append(node)
+            else:
+                found.append([node])
+    return found
 
 
 class _Taps:
@@ -199,7 +224,7 @@ def _continues(connection: Connection, part: list[Connection]) -> bool:
 
 
 def _stack(
-    part: list[Connection], taps: _Taps, graph: Graph, attentions: list[Node]
+    part: list[Connection], taps: _Taps, graph: Graph, attentions: list[list[Node]]
 ) -> StackPoints:
     kinds = [connection.kind for connection in part]
     return StackPoints(
@@ -221,7 +246,7 @@ def _last(connection: Connection, graph: Graph) -> Node:
 
 
 def _connection(
-    connection: Connection, layer: int, taps: _Taps, graph: Graph, attentions: list[Node]
+    connection: Connection, layer: int, taps: _Taps, graph: Graph, attentions: list[list[Node]]
 ) -> ConnectionPoints:
     first, second = connection.add.inputs
     skip, branch = (
@@ -235,7 +260,7 @@ def _connection(
     return ConnectionPoints(
         connection.kind, layer, taps.at(skip), taps.at(branch, last=True),
         tuple(dict.fromkeys(node.module for node in within if node.module)),
-        tuple(number for number, one in enumerate(attentions) if one in within),
+        tuple(number for number, one in enumerate(attentions) if one[0] in within),
     )  # fmt: skip
 
 
@@ -254,11 +279,14 @@ def _layers(kinds: list[str]) -> list[int]:
 
 def _layers_of_nodes(
     connections: list[Connection], stacks: list[StackPoints]
-) -> Callable[[Node], int | None]:
+) -> Callable[[PlacedNorm], int | None]:
     """The layer that a norm belongs to: of the first add that it goes into or stands behind."""
     flat = [one.layer for stack in stacks for one in stack.connections]
 
-    def layer(node: Node) -> int | None:
+    def layer(norm: PlacedNorm) -> int | None:
+        node = norm.node
+        if norm.place in ("embed", "final"):
+            return None
         for at, connection in enumerate(connections):
             behind = node.inputs and _origin(node.inputs[0]) is _origin(connection.add)
             if connection.branch.depends_on(node) or (behind and "post" in connection.norms):

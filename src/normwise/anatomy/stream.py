@@ -124,6 +124,11 @@ def source(node: Node) -> Node:
     return node
 
 
+def unnormed(skip: Node) -> Node:
+    """The sum that a skip is, or is the norm of."""
+    return source(skip.inputs[0]) if skip.kind == "norm" else skip
+
+
 def _residual_adds(graph: Graph) -> dict[Node, _Add]:
     """All residual adds of the width that most of them have."""
     matrices = [node for node in graph.nodes if node.kind in ("linear", "attention")]
@@ -167,6 +172,11 @@ class _Stack:
     def branches(self) -> set[Node]:
         return {add.branch for add in self.adds.values()}
 
+    @property
+    def ends(self) -> set[Node]:
+        """Sums that no stream goes on from: a pair of stacks has two."""
+        return set(self.adds) - {unnormed(skip) for skip in self.skips}
+
 
 def _place(node: Node, stack: _Stack) -> str:
     """Where a norm stands."""
@@ -179,7 +189,7 @@ def _place(node: Node, stack: _Stack) -> str:
         return "pre"
     if _reaches_attention(node, stack):
         return "qk"
-    if before in stack.adds and not any(other.depends_on(node) for other in stack.adds):
+    if before in stack.ends:
         return "final"
     if not any(node.depends_on(skip) for skip in stack.skips - {node}):
         return "embed"
@@ -238,7 +248,7 @@ def _is_parallel(add: _Add, stack: _Stack) -> bool:
 def _check_chain(stack: _Stack) -> None:
     """Raises `AnatomyUnknown` where a skip starts anew: a part of the stack was not seen."""
     for at, add in enumerate(stack.adds.values()):
-        came_from = source(add.skip.inputs[0]) if add.skip.kind == "norm" else add.skip
+        came_from = unnormed(add.skip)
         earlier = list(stack.adds)[:at]
         if came_from not in earlier and any(add.skip.depends_on(node) for node in earlier):
             raise AnatomyUnknown(

@@ -16,7 +16,7 @@ from normwise.errors import PairingWarning
 from normwise.lab.prediction import predicted_stream
 from normwise.model.config import TransformerConfig, reference_config
 from normwise.model.transformer import Transformer
-from normwise.probe.record import StreamProfile, StreamRecorder
+from normwise.probe.stream import StreamProfile, StreamRecorder
 from normwise.theory.moments import Moments
 
 DEPTHS = (2, 4, 8, 16, 32, 64)

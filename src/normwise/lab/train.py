@@ -22,7 +22,7 @@ from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
 from normwise.norms.regularized_batch_norm import batch_penalty
 from normwise.probe.admin import profile_admin
-from normwise.probe.record import StreamProfile, StreamRecorder
+from normwise.probe.stream import StreamProfile, StreamRecorder
 from normwise.schedules import Schedule, parameter_groups, set_rate
 from normwise.table import Table
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from normwise.errors import SettingError
-from normwise.probe.record import StreamRecorder
+from normwise.probe.stream import StreamRecorder
 from normwise.residual.base import PerSublayer
 from normwise.residual.learned import Admin
 

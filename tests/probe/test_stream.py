@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normwise.errors import ShapeError
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
-from normwise.probe.record import StreamProfile, StreamRecorder
+from normwise.probe.stream import StreamProfile, StreamRecorder
 from normwise.residual.registry import make_placement
 
 DIM, EPS = 6, 1e-5

@@ -1,0 +1,147 @@
+"""Logits and weights of every attention of a pass, from what softmax or torch's fused attention is
+called with.
+
+A logit is q.k times the scale. Where a model gives the logits to a softmax itself, with whatever is
+added to them, those are read.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from normwise.probe.tally import Tally
+
+MASKED = -1e8  # a logit below it is a mask's: transformers' is the least of its dtype
+ROWS = 64  # queries at a time, and of a sample
+FEWEST_KEYS = 32  # for an entropy: of fewer it says little
+NOTHING = 1e-3  # of the weight: what is left beside the first key says nothing of the others
+SAMPLED_SEQUENCES = 2
+SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
+
+
+class AttentionWatch(TorchFunctionMode):
+    """Adds to a tally, for the attention number a of a pass and its H heads:
+
+        sums    ("entropy", a)   H entropies, H counts of queries, one of those skipped
+        maxima  ("logit", a)     H largest magnitudes
+                ("bound", a)     H bounds max norm2(q) max norm2(k) |scale|
+
+    Args:
+        tally: to add to.
+        exact: all queries of all sequences; else 64 of two sequences.
+        choose: gives 64 of n queries.
+    """
+
+    def __init__(
+        self, tally: Tally, *, exact: bool, choose: Callable[[int], list[int]] | None = None
+    ) -> None:
+        super().__init__()
+        self.tally = tally
+        self.exact = exact
+        self.choose = choose or (lambda queries: list(range(min(queries, ROWS))))
+        self.number = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            with torch.no_grad():
+                self._fused(*args, **kwargs)
+        elif func in SOFTMAX and _is_attention(args, kwargs):
+            with torch.no_grad():
+                self._given(args[0] if args else kwargs["input"])
+        return out
+
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        scale: float | None = None,
+        enable_gqa: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        query, key = query.detach(), key.detach()
+        if enable_gqa and key.shape[-3] != query.shape[-3]:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+        if query.ndim == 3:
+            query, key = query[None], key[None]
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        longest = [
+            torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(-1) for x in (query, key)
+        ]
+        bound = (longest[0] * longest[1]).flatten(0, -2).amax(0) * abs(factor)
+        self.tally.rise(("bound", self.number), bound)
+        for rows in self._rows(query.shape[-2]):
+            seen = self._sequences(query)
+            q, k = query[:seen][..., rows, :].float(), key[:seen].float()
+            logits = q @ k.mT * factor
+            valid, added = _masked(attn_mask, rows, query.shape[-2], logits, is_causal=is_causal)
+            self._add(logits, logits if added is None else logits + added, valid)
+        self.number += 1
+
+    def _given(self, logits: Tensor) -> None:
+        logits = logits.detach()
+        for rows in self._rows(logits.shape[-2]):
+            some = logits[: self._sequences(logits)][..., rows, :].float()
+            self._add(some, some, some > MASKED)
+        self.number += 1
+
+    def _sequences(self, x: Tensor) -> int:
+        return x.shape[0] if self.exact else min(x.shape[0], SAMPLED_SEQUENCES)
+
+    def _rows(self, queries: int) -> Iterator[list[int] | slice]:
+        if not self.exact:
+            yield self.choose(queries)
+            return
+        for start in range(0, queries, ROWS):
+            yield slice(start, min(start + ROWS, queries))
+
+    def _add(self, logits: Tensor, sums: Tensor, valid: Tensor) -> None:
+        """Of (B, H, R, S): logits for their size, `sums` as softmax sees them."""
+        size = logits.abs().masked_fill(~valid, 0.0).flatten(2).amax(-1).flatten(0, -2).amax(0)
+        self.tally.rise(("logit", self.number), size)
+        weights = sums.masked_fill(~valid, -math.inf).softmax(-1)[..., 1:]
+        keys = valid[..., 1:].sum(-1)
+        rest = weights.sum(-1)
+        counts = keys >= FEWEST_KEYS
+        told = counts & (rest > NOTHING)
+        share = weights / rest.clamp_min(1e-30)[..., None]
+        entropy = -torch.xlogy(share, share).sum(-1) / keys.clamp_min(2).log()
+        heads = (0, *range(2, entropy.ndim))
+        self.tally.add(("entropy", self.number), torch.cat((
+            torch.where(told, entropy, 0.0).sum(heads), told.expand_as(entropy).sum(heads),
+            (counts & ~told).expand_as(entropy).sum()[None],
+        )))  # fmt: skip
+
+
+def _masked(
+    mask: Tensor | None, rows: list[int] | slice, queries: int, logits: Tensor, *, is_causal: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Which pairs count, and what is added to their logits."""
+    valid = torch.ones_like(logits, dtype=torch.bool)
+    if is_causal:
+        own = torch.arange(queries, device=logits.device)[rows]
+        valid &= torch.arange(logits.shape[-1], device=logits.device) <= own[:, None]
+    if mask is None:
+        return valid, None
+    mask = mask[: logits.shape[0]] if mask.ndim == 4 and mask.shape[0] > 1 else mask
+    if mask.shape[-2] != 1:
+        mask = mask[..., rows, :]
+    if mask.dtype == torch.bool:
+        return valid & mask, None
+    return valid & (mask > MASKED), mask.float()
+
+
+def _is_attention(args: Any, kwargs: Any) -> bool:
+    """A softmax over keys: of four axes, and over the last."""
+    x = args[0] if args else kwargs.get("input")
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return isinstance(x, Tensor) and x.ndim == 4 and dim in (-1, 3)

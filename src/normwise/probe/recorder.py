@@ -1,0 +1,351 @@
+"""Hooks at the points of a model that add what passes to a tally on the device.
+
+Nothing waits for the device, nothing is kept beyond the pass, and hooks give nothing that the model
+sees. A pass inside backward, of activation checkpointing, is not counted again.
+"""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from normwise.anatomy.leaves import leaf
+from normwise.anatomy.points import At, NormPoint, Points
+from normwise.probe.attention import AttentionWatch
+from normwise.probe.tally import Tally
+
+SWALLOWED = 2.0**-9  # of the stream: half of a bf16 step
+MEDIAN_OF = 4096  # entries
+SHARES = (0.05, 0.25)  # of eps in a norm's root, whose rows are counted
+
+Action = Callable[[Tensor], None]
+
+
+class Recorder:
+    """Hooks at points, that record while `recording` is true.
+
+    Tally keys, with s a stack, i a point of its stream, c a connection, k a norm:
+
+        sums    ("stream", s, i)    entries, x, x^2, x^4, medians, their sum, angles, their sum
+                ("entry", s)        entries of pairs of tokens of a sequence, their products
+                ("gradient", s, i)  entries, g^2
+                ("branch", s, c)    entries, f, f^2, f^4, entries compared, swallowed
+                ("norm", k)         rows, zero rows, shares of eps, rows above 5 %, above 25 %
+                ("output",)         entries, x^2, tokens, log Z
+        maxima  ("stream", s, i)    largest magnitude of each channel
+                ("gradient", s, i), ("branch", s, c), ("output",)   largest magnitude
+        and those of `AttentionWatch`
+
+    Args:
+        model: whose points they are.
+        points: of the model.
+        stride: every how many tokens means are over; maxima are over all. The first token is always
+            among them.
+        exact_attention: all queries of each attention, else a sample.
+        strict: an error in a hook is raised. Else that point is switched off, with a warning.
+    """
+
+    def __init__(
+        self, model: nn.Module, points: Points, *, stride: int = 1, exact_attention: bool = True,
+        strict: bool = True,
+    ) -> None:  # fmt: skip
+        self.model = model
+        self.points = points
+        self.stride = stride
+        self.offset = 0
+        self.exact_attention = exact_attention
+        self.strict = strict
+        self.recording = True
+        self.compiled = False  # a compiled graph holds the hooks
+        self.tally = Tally(_device(model))
+        self.choose: Callable[[int], list[int]] | None = None
+        self.dtypes: dict[Any, str] = {}
+        self.broken: dict[Any, str] = {}
+        self.passes = 0
+        self._actions = self._planned()
+        self._handles: list[RemovableHandle] = []
+        self._gradient_handles: list[RemovableHandle] = []
+        self._held: dict[tuple[int, int], Tensor] = {}
+        self._calls: dict[str, int] = defaultdict(int)
+        self._graded: set[Any] = set()
+        self._watch: AttentionWatch | None = None
+
+    def attach(self) -> None:
+        """Registers the hooks; twice is once."""
+        if self._handles:
+            return
+        modules = dict(self.model.named_modules())
+        root = self.model.register_forward_pre_hook(self._begin)
+        self._handles.append(root)
+        for name, sides in self._actions.items():
+            module = modules[name]
+            self._handles += [
+                module.register_forward_pre_hook(self._before(name, sides["in"]), with_kwargs=True),
+                module.register_forward_hook(self._after(name, sides["out"])),
+            ]
+        self._handles.append(self.model.register_forward_hook(self._end, always_call=True))
+
+    def detach(self) -> None:
+        """Takes the hooks away."""
+        self._end(self.model, (), None)
+        for handle in (*self._handles, *self._gradient_handles):
+            handle.remove()
+        self._handles.clear()
+        self._gradient_handles.clear()
+        self._held.clear()
+
+    def unseen(self, sums: dict[Any, list[float]]) -> list[str]:
+        """Points at which nothing passed, from the collected sums."""
+        return [
+            f"{key[0]} {' '.join(map(str, key[1:]))}" for key, values in sums.items()
+            if key[0] in ("stream", "branch", "norm") and not values[0]
+        ]  # fmt: skip
+
+    def _planned(self) -> dict[str, dict[str, list[tuple[At, Action]]]]:
+        """What is done at the taps of each module, and room in the tally for it."""
+        plan: dict[str, dict[str, list[tuple[At, Action]]]] = {}
+
+        def place(at: At, action: Action) -> None:
+            sides = plan.setdefault(at.tap.module, {"in": [], "out": []})
+            sides[at.tap.side].append((at, action))
+
+        for s, stack in enumerate(self.points.stacks):
+            self._room(("entry", s), sums=2)
+            skips = [connection.skip for connection in stack.connections]
+            for i, at in enumerate([*skips, stack.last]):
+                self._room(("stream", s, i), sums=8)
+                self._room(("gradient", s, i), sums=2, maxima=1)
+                if at is not None:
+                    place(at, self._stream(s, i, at.factor))
+            for c, connection in enumerate(stack.connections):
+                self._room(("branch", s, c), sums=6, maxima=1)
+                if connection.branch is not None:
+                    place(connection.branch, self._branch(s, c, connection.branch.factor))
+        for k, norm in enumerate(self.points.norms):
+            if norm.at is not None and norm.eps is not None:
+                self._room(("norm", k), sums=5)
+                place(norm.at, self._norm(k, norm))
+        return plan
+
+    def _room(self, key: Any, *, sums: int, maxima: int = 0) -> None:
+        self.tally.prepare(key, sums=sums, maxima=maxima)
+
+    # a pass
+
+    def _begin(self, module: nn.Module, args: object) -> None:
+        if not self.recording or _in_backward():
+            return
+        self._calls.clear()
+        self._graded.clear()
+        self._held.clear()
+        self.passes += 1
+        if torch.compiler.is_compiling():
+            return
+        self._watch = AttentionWatch(
+            self.tally, exact=self.exact_attention, choose=self.choose
+        )  # fmt: skip
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
+
+    def _end(self, module: nn.Module, args: object, out: Any) -> None:
+        if self._watch is not None:
+            self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._watch = None
+        if self.recording and not _in_backward() and out is not None:
+            logits = out if isinstance(out, Tensor) else leaf(out, ("logits",))
+            if isinstance(logits, Tensor) and logits.is_floating_point() and logits.ndim >= 2:
+                self._guarded("output", self._output, logits)
+            self._held.clear()
+
+    def _before(self, name: str, taps: list[tuple[At, Action]]) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, options: Any) -> None:
+            if self.recording:
+                self._at(name, taps, (args, options))
+
+        return hook
+
+    def _after(self, name: str, taps: list[tuple[At, Action]]) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, out: Any) -> None:
+            if self.recording:
+                self._at(name, taps, out)
+                self._calls[name] += 1
+
+        return hook
+
+    def _at(self, name: str, taps: list[tuple[At, Action]], tree: Any) -> None:
+        if torch.compiler.is_compiling():
+            self.compiled = True
+        call = self._calls[name]
+        for at, action in taps:
+            if at.tap.call == call or (_in_backward() and at.tap.call == 0):
+                tensor = at.tensor(tree)
+                if tensor is not None:
+                    self._guarded(at.tap, action, tensor)
+
+    def _guarded(self, where: Any, action: Action, tensor: Tensor) -> None:
+        if self.strict or torch.compiler.is_compiling():
+            action(tensor)
+            return
+        if where in self.broken:
+            return
+        try:
+            action(tensor)
+        except Exception as error:  # noqa: BLE001 - a measurement must not end a training
+            self.broken[where] = f"{type(error).__name__}: {error}"
+            warnings.warn(f"normwise: {where} is not measured any more: {error}", stacklevel=2)
+
+    # what is done at a point
+
+    def _stream(self, s: int, i: int, factor: float) -> Action:
+        def action(x: Tensor) -> None:
+            self._grade(("gradient", s, i), x)
+            if _in_backward():
+                return
+            self.dtypes["stream", s, i] = str(x.dtype).removeprefix("torch.")
+            x = x.detach()
+            self.tally.rise(("stream", s, i), x.abs().flatten(0, -2).amax(0).float() * factor)
+            rows = self._rows(x) * factor
+            before = self._held.get((s, i - 1))
+            angle = rows.new_zeros(2) if before is None else _angles(before, rows)
+            flat = rows.flatten()
+            some = flat[:: max(1, flat.numel() // MEDIAN_OF)].abs().median()
+            self.tally.add(
+                ("stream", s, i), torch.cat((_powers(rows), _one_and(some), angle.double()))
+            )  # fmt: skip
+            if i and self._differs(s, i - 1) and before is not None:
+                self._add_branch(s, i - 1, rows - before, before)
+            self._held[s, i] = rows
+            if i == 0:
+                self.tally.add(("entry", s), _pairs(rows))
+
+        return action
+
+    def _differs(self, s: int, c: int) -> bool:
+        """Whether a branch is read as a difference of the stream."""
+        connection = self.points.stacks[s].connections[c]
+        return connection.branch is None and connection.skip is not None
+
+    def _branch(self, s: int, c: int, factor: float) -> Action:
+        def action(x: Tensor) -> None:
+            if not _in_backward():
+                self.dtypes["branch", s, c] = str(x.dtype).removeprefix("torch.")
+                x = x.detach()
+                self.tally.rise(("branch", s, c), x.abs().amax()[None].float() * abs(factor))
+                self._add_branch(s, c, self._rows(x) * factor, self._held.get((s, c)))
+
+        return action
+
+    def _add_branch(self, s: int, c: int, rows: Tensor, skip: Tensor | None) -> None:
+        compared = rows.new_zeros(2)
+        if skip is not None and skip.shape == rows.shape:
+            swallowed = (rows.abs() < SWALLOWED * skip.abs()).sum()
+            compared = torch.stack((torch.full_like(swallowed, rows.numel()), swallowed))
+        self.tally.add(("branch", s, c), torch.cat((_powers(rows), compared.double())))
+
+    def _norm(self, k: int, norm: NormPoint) -> Action:
+        centred, eps = norm.formula == "layer_norm", float(norm.eps or 0.0)
+
+        def action(x: Tensor) -> None:
+            if _in_backward():
+                return
+            rows = self._rows(x.detach()).flatten(0, -2)
+            if centred:
+                rows = rows - rows.mean(-1, keepdim=True)
+            square = rows.square().mean(-1)
+            zero = square == 0.0
+            share = torch.where(zero, 0.0, eps / (square + eps).clamp_min(1e-38))
+            self.tally.add(("norm", k), torch.stack((
+                torch.full_like(share.sum(), share.numel()), zero.sum(), share.sum(),
+                *((share > limit).sum() for limit in SHARES),
+            )))  # fmt: skip
+
+        return action
+
+    def _output(self, logits: Tensor) -> None:
+        logits = logits.detach()
+        self.dtypes["output"] = str(logits.dtype).removeprefix("torch.")
+        self.tally.rise(("output",), logits.abs().amax()[None])
+        rows = self._rows(logits).flatten(0, -2)
+        log_z = torch.logsumexp(rows, -1)
+        self.tally.add(("output",), torch.stack((
+            torch.full_like(rows[0, 0], rows.numel()), rows.double().square().sum(),
+            torch.full_like(rows[0, 0], len(rows)), log_z.sum(),
+        )))  # fmt: skip
+
+    def _grade(self, key: Any, x: Tensor) -> None:
+        """Watches the gradient of a tensor: once a pass, also where the pass is made again."""
+        if key in self._graded or not x.requires_grad:
+            return
+        self._graded.add(key)
+
+        def hook(gradient: Tensor) -> None:
+            if self.recording:
+                gradient = gradient.detach()
+                self.tally.rise(key, gradient.abs().amax()[None])
+                rows = self._rows(gradient)
+                entries = torch.full_like(rows.sum(), rows.numel())
+                self.tally.add(key, torch.stack((entries, rows.double().square().sum())))
+
+        handle = x.register_hook(hook)
+        if x.is_leaf and not torch.compiler.is_compiling():
+            self._gradient_handles.append(handle)  # a leaf outlives its pass
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """The sampled tokens, in fp32 or wider."""
+        x = x if x.dtype == torch.float64 else x.float()
+        tokens = -2 if x.ndim > 2 else 0
+        if self.stride == 1 or x.ndim < 2 or x.shape[tokens] < 2 * self.stride:
+            return x
+        first = x.narrow(tokens, 0, 1)
+        start = 1 + self.offset % self.stride
+        some = x[start :: self.stride] if tokens == 0 else x[..., start :: self.stride, :]
+        return torch.cat((first, some), tokens)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _in_backward() -> bool:
+    """Whether this pass is made within a backward pass, by activation checkpointing."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1
+
+
+def _powers(rows: Tensor) -> Tensor:
+    """Entries, and the sums of their powers 1, 2 and 4, in fp64: none leaves its range."""
+    largest = rows.abs().amax().clamp_min(1e-38)
+    unit = rows / largest
+    square = unit.square()
+    size = largest.double()
+    return torch.stack((
+        torch.full_like(size, rows.numel()), unit.sum().double() * size,
+        square.sum().double() * size**2, square.square().sum().double() * size**4,
+    ))  # fmt: skip
+
+
+def _one_and(value: Tensor) -> Tensor:
+    return torch.stack((torch.ones_like(value), value)).double()
+
+
+def _pairs(rows: Tensor) -> Tensor:
+    """Pairs of two tokens of a sequence times the width, and the sum of their products."""
+    *sequences, tokens, width = rows.shape
+    count = rows[..., 0, 0].numel() * tokens * (tokens - 1) * width
+    products = rows.sum(-2).square().sum() - rows.square().sum()
+    return torch.stack((torch.full_like(products, count), products)) if sequences else (
+        rows.new_zeros(2)
+    )  # fmt: skip
+
+
+def _angles(before: Tensor, rows: Tensor) -> Tensor:
+    """Tokens, and the sum of arccos(cosine)/pi between two points of the stream."""
+    if before.shape != rows.shape:
+        return rows.new_zeros(2)
+    cosine = torch.nn.functional.cosine_similarity(before, rows, dim=-1).clamp(-1.0, 1.0)
+    angle = cosine.arccos() / torch.pi
+    return torch.stack((torch.full_like(angle.sum(), angle.numel()), angle.sum()))

@@ -1,0 +1,104 @@
+"""Sums and maxima by name on the model's device: added to without waiting for it, merged over
+micro-batches and processes, read with one copy.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Key = Hashable
+
+
+class Tally:
+    """A tensor of sums and one of maxima of magnitudes for each key.
+
+    What is added must be what adds up: counts, sums and sums of powers, never means.
+
+    Args:
+        device: where the values come from.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        # MPS has no fp64
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.sums: dict[Key, Tensor] = {}
+        self.maxima: dict[Key, Tensor] = {}
+
+    def prepare(self, key: Key, *, sums: int = 0, maxima: int = 0) -> None:
+        """Room for a key: a compiled model can only write to tensors that are there already."""
+        if sums:
+            self.sums[key] = torch.zeros(sums, dtype=self.dtype, device=self.device)
+        if maxima:
+            self.maxima[key] = torch.zeros(maxima, dtype=self.dtype, device=self.device)
+
+    def add(self, key: Key, values: Tensor) -> None:
+        """Adds a vector to the sums of a key."""
+        if key not in self.sums:
+            self.prepare(key, sums=len(values))
+        self.sums[key].add_(values.to(self.device, self.dtype))
+
+    def rise(self, key: Key, values: Tensor) -> None:
+        """Raises the maxima of a key to a vector of magnitudes; not-a-number stays."""
+        if key not in self.maxima:
+            self.prepare(key, maxima=len(values))
+        here = self.maxima[key]
+        here.copy_(torch.maximum(here, values.to(self.device, self.dtype)))
+
+    def clear(self) -> None:
+        """Back to nothing added."""
+        for tensor in (*self.sums.values(), *self.maxima.values()):
+            tensor.zero_()
+
+    def collect(self, group: dist.ProcessGroup | None = None) -> "Collected":
+        """Takes what was added so far off the device, without waiting, and clears.
+
+        Args:
+            group: of processes whose tallies become one: by two all-reduces of all values at once.
+        """
+        parts = []
+        for kept, operation in ((self.sums, dist.ReduceOp.SUM), (self.maxima, dist.ReduceOp.MAX)):
+            flat = torch.cat([*kept.values(), torch.zeros(1, dtype=self.dtype, device=self.device)])
+            if group is not None:
+                dist.all_reduce(flat, operation, group=group)
+            parts.append(_off_device(flat))
+        sizes = [{key: len(value) for key, value in kept.items()}
+                 for kept in (self.sums, self.maxima)]  # fmt: skip
+        self.clear()
+        done = None
+        if self.device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record()
+        return Collected(parts, sizes, done)
+
+
+def _off_device(flat: Tensor) -> Tensor:
+    if flat.device.type != "cuda":
+        return flat.cpu()
+    host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+    return host.copy_(flat, non_blocking=True)
+
+
+@dataclass
+class Collected:
+    """A tally on its way to the host."""
+
+    parts: list[Tensor]
+    sizes: list[dict[Key, int]]
+    done: torch.cuda.Event | None
+
+    def values(self) -> tuple[dict[Key, list[float]], dict[Key, list[float]]]:
+        """Sums and maxima by key; waits for the copy."""
+        if self.done is not None:
+            self.done.synchronize()
+        found: list[dict[Key, list[float]]] = []
+        for flat, sizes in zip(self.parts, self.sizes, strict=True):
+            numbers, at = flat.tolist(), 0
+            found.append({})
+            for key, size in sizes.items():
+                found[-1][key] = numbers[at : at + size]
+                at += size
+        return found[0], found[1]
