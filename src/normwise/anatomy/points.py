@@ -47,7 +47,8 @@ class ConnectionPoints:
     Args:
         kind: "attention", "feed_forward" or "block" (both at once).
         layer: within its stack, counted from 0.
-        skip: the stream before it; None where no module takes or gives it.
+        skip: the stream before it, its factor that on the skip; None where no module takes or gives
+            it.
         branch: what is added. None where no module gives it: then it is read as a difference of
             the streams around it.
         modules: paths of the leaf modules that the branch runs through.
@@ -64,10 +65,13 @@ class ConnectionPoints:
 
 @dataclass(frozen=True)
 class StackPoints:
-    """The connections of one stream, and the stream after the last of them."""
+    """The connections of one stream, and the stream after the last of them; its width, 0 where it
+    is not known.
+    """
 
     connections: list[ConnectionPoints]
     last: At | None
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -233,6 +237,7 @@ def _stack(
             for connection, layer in zip(part, _layers(kinds), strict=True)
         ],
         taps.at(_last(part[-1], graph)),
+        part[0].add.value.shape[-1],
     )
 
 

@@ -85,7 +85,7 @@ class _Maker:
         entries, square = self.sums["gradient", s, i]
         return StreamPoint(
             **_signal(powers), largest=max(channels), dtype=self.dtypes.get(key, "float32"),
-            gradient=_root(square, entries) * self.gradient_factor,
+            gradient=_size(square, entries) * self.gradient_factor,
             gradient_largest=self.maxima["gradient", s, i][0] * self.gradient_factor
             if entries else math.nan,
             median=middle, massive=tuple(large[:CHANNELS]), angle=_over(angle, tokens),
@@ -106,9 +106,10 @@ class _Maker:
             **_signal(powers), largest=self.maxima[key][0] or math.nan,
             dtype=self.dtypes.get(key, "float32"),
         ) if powers[0] else None  # fmt: skip
+        factor = points.skip.factor if points.skip else 1.0
         gradient, frozen = self.parameters.get((s, c), (None, False))
         return Connection(
-            points.kind, points.layer, _root(skip[2], skip[0]), branch, _over(swallowed, compared),
+            points.kind, points.layer, _root(skip[2], skip[0]) * factor, branch, _over(swallowed, compared),
             self.dtypes.get(("stream", s, c + 1), "float32"), gradient, frozen,
         )  # fmt: skip
 
@@ -154,9 +155,10 @@ class _Maker:
         entries, square, tokens, log_z = self.sums.get(("output",), [0.0] * 4)
         if not entries:
             return None
+        graded, slopes = self.sums.get(("output gradient",), [0.0] * 2)
         return Output(
             self.maxima["output",][0], _root(square, entries), log_z / tokens,
-            self.dtypes["output"],
+            self.dtypes["output"], _size(slopes, graded) * self.gradient_factor,
         )  # fmt: skip
 
 
@@ -171,6 +173,11 @@ def _signal(powers: list[float]) -> dict[str, float]:
 
 def _over(value: float, count: float) -> float:
     return value / count if count else math.nan
+
+
+def _size(square: float, count: float) -> float:
+    """RMS of a gradient: infinite for one that is not finite, NaN for one that was not seen."""
+    return math.inf if count and math.isnan(square) else _root(square, count)
 
 
 def _root(square: float, count: float) -> float:

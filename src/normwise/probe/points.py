@@ -69,6 +69,7 @@ def _of_connections(own: list[tuple[str, Residual]]) -> Points:
                     for name, module in part
                 ],
                 At(Tap(part[-1][0], "out", (), 0), read=part[-1][1].stream),
+                part[0][1].site.dim,
             )
             for part in stacks.values()
         ],

@@ -36,6 +36,7 @@ class Recorder:
                 ("branch", s, c)    entries, f, f^2, f^4, entries compared, swallowed
                 ("norm", k)         rows, zero rows, shares of eps, rows above 5 %, above 25 %
                 ("output",)         entries, x^2, tokens, log Z
+                ("output gradient",)    entries, g^2
         maxima  ("stream", s, i)    largest magnitude of each channel
                 ("gradient", s, i), ("branch", s, c), ("output",)   largest magnitude
         and those of `AttentionWatch`
@@ -47,11 +48,12 @@ class Recorder:
             among them.
         exact_attention: all queries of each attention, else a sample.
         strict: an error in a hook is raised. Else that point is switched off, with a warning.
+        training_only: passes in evaluation or without gradients are not recorded.
     """
 
     def __init__(
         self, model: nn.Module, points: Points, *, stride: int = 1, exact_attention: bool = True,
-        strict: bool = True,
+        strict: bool = True, training_only: bool = False,
     ) -> None:  # fmt: skip
         self.model = model
         self.points = points
@@ -59,13 +61,14 @@ class Recorder:
         self.offset = 0
         self.exact_attention = exact_attention
         self.strict = strict
+        self.training_only = training_only
         self.recording = True
+        self._active = False  # in a pass that is recorded, and in its backward pass
         self.compiled = False  # a compiled graph holds the hooks
         self.tally = Tally(_device(model))
         self.choose: Callable[[int], list[int]] | None = None
         self.dtypes: dict[Any, str] = {}
         self.broken: dict[Any, str] = {}
-        self.passes = 0
         self._actions = self._planned()
         self._handles: list[RemovableHandle] = []
         self._gradient_handles: list[RemovableHandle] = []
@@ -79,7 +82,7 @@ class Recorder:
         if self._handles:
             return
         modules = dict(self.model.named_modules())
-        root = self.model.register_forward_pre_hook(self._begin)
+        root = self.model.register_forward_pre_hook(self.begin)
         self._handles.append(root)
         for name, sides in self._actions.items():
             module = modules[name]
@@ -92,6 +95,7 @@ class Recorder:
     def detach(self) -> None:
         """Takes the hooks away."""
         self._end(self.model, (), None)
+        self._active = False
         for handle in (*self._handles, *self._gradient_handles):
             handle.remove()
         self._handles.clear()
@@ -117,10 +121,10 @@ class Recorder:
             self._room(("entry", s), sums=2)
             skips = [connection.skip for connection in stack.connections]
             for i, at in enumerate([*skips, stack.last]):
-                self._room(("stream", s, i), sums=8)
+                self._room(("stream", s, i), sums=8, maxima=stack.width)
                 self._room(("gradient", s, i), sums=2, maxima=1)
                 if at is not None:
-                    place(at, self._stream(s, i, at.factor))
+                    place(at, self._stream(s, i))
             for c, connection in enumerate(stack.connections):
                 self._room(("branch", s, c), sums=6, maxima=1)
                 if connection.branch is not None:
@@ -134,15 +138,18 @@ class Recorder:
     def _room(self, key: Any, *, sums: int, maxima: int = 0) -> None:
         self.tally.prepare(key, sums=sums, maxima=maxima)
 
-    # a pass
-
-    def _begin(self, module: nn.Module, args: object) -> None:
-        if not self.recording or _in_backward():
+    def begin(self, module: nn.Module, args: object) -> None:
+        """A pass begins; the hook of the model itself."""
+        if _in_backward():
+            return
+        self._active = self.recording and not (
+            self.training_only and not (module.training and torch.is_grad_enabled())
+        )
+        if not self._active:
             return
         self._calls.clear()
         self._graded.clear()
         self._held.clear()
-        self.passes += 1
         if torch.compiler.is_compiling():
             return
         self._watch = AttentionWatch(
@@ -154,7 +161,7 @@ class Recorder:
         if self._watch is not None:
             self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._watch = None
-        if self.recording and not _in_backward() and out is not None:
+        if self._active and not _in_backward() and out is not None:
             logits = out if isinstance(out, Tensor) else leaf(out, ("logits",))
             if isinstance(logits, Tensor) and logits.is_floating_point() and logits.ndim >= 2:
                 self._guarded("output", self._output, logits)
@@ -162,14 +169,14 @@ class Recorder:
 
     def _before(self, name: str, taps: list[tuple[At, Action]]) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, options: Any) -> None:
-            if self.recording:
+            if self._active:
                 self._at(name, taps, (args, options))
 
         return hook
 
     def _after(self, name: str, taps: list[tuple[At, Action]]) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, out: Any) -> None:
-            if self.recording:
+            if self._active:
                 self._at(name, taps, out)
                 self._calls[name] += 1
 
@@ -197,17 +204,15 @@ class Recorder:
             self.broken[where] = f"{type(error).__name__}: {error}"
             warnings.warn(f"normwise: {where} is not measured any more: {error}", stacklevel=2)
 
-    # what is done at a point
-
-    def _stream(self, s: int, i: int, factor: float) -> Action:
+    def _stream(self, s: int, i: int) -> Action:
         def action(x: Tensor) -> None:
             self._grade(("gradient", s, i), x)
             if _in_backward():
                 return
             self.dtypes["stream", s, i] = str(x.dtype).removeprefix("torch.")
             x = x.detach()
-            self.tally.rise(("stream", s, i), x.abs().flatten(0, -2).amax(0).float() * factor)
-            rows = self._rows(x) * factor
+            self.tally.rise(("stream", s, i), x.abs().flatten(0, -2).amax(0).float())
+            rows = self._rows(x)
             before = self._held.get((s, i - 1))
             angle = rows.new_zeros(2) if before is None else _angles(before, rows)
             flat = rows.flatten()
@@ -240,8 +245,9 @@ class Recorder:
 
     def _add_branch(self, s: int, c: int, rows: Tensor, skip: Tensor | None) -> None:
         compared = rows.new_zeros(2)
-        if skip is not None and skip.shape == rows.shape:
-            swallowed = (rows.abs() < SWALLOWED * skip.abs()).sum()
+        at = self.points.stacks[s].connections[c].skip
+        if skip is not None and at is not None and skip.shape == rows.shape:
+            swallowed = (rows.abs() < SWALLOWED * abs(at.factor) * skip.abs()).sum()
             compared = torch.stack((torch.full_like(swallowed, rows.numel()), swallowed))
         self.tally.add(("branch", s, c), torch.cat((_powers(rows), compared.double())))
 
@@ -265,6 +271,7 @@ class Recorder:
         return action
 
     def _output(self, logits: Tensor) -> None:
+        self._grade(("output gradient",), logits)
         logits = logits.detach()
         self.dtypes["output"] = str(logits.dtype).removeprefix("torch.")
         self.tally.rise(("output",), logits.abs().amax()[None])
@@ -282,7 +289,7 @@ class Recorder:
         self._graded.add(key)
 
         def hook(gradient: Tensor) -> None:
-            if self.recording:
+            if self._active:
                 gradient = gradient.detach()
                 self.tally.rise(key, gradient.abs().amax()[None])
                 rows = self._rows(gradient)

@@ -27,6 +27,7 @@ class Tally:
         self.dtype = torch.float32 if device.type == "mps" else torch.float64
         self.sums: dict[Key, Tensor] = {}
         self.maxima: dict[Key, Tensor] = {}
+        self._once: dict[Key, Tensor] = {}
 
     def prepare(self, key: Key, *, sums: int = 0, maxima: int = 0) -> None:
         """Room for a key: a compiled model can only write to tensors that are there already."""
@@ -48,10 +49,15 @@ class Tally:
         here = self.maxima[key]
         here.copy_(torch.maximum(here, values.to(self.device, self.dtype)))
 
+    def send(self, key: Key, values: Tensor) -> None:
+        """Sums that go with the next collection alone."""
+        self._once[key] = values.to(self.device, self.dtype).flatten()
+
     def clear(self) -> None:
         """Back to nothing added."""
         for tensor in (*self.sums.values(), *self.maxima.values()):
             tensor.zero_()
+        self._once.clear()
 
     def collect(self, group: dist.ProcessGroup | None = None) -> "Collected":
         """Takes what was added so far off the device, without waiting, and clears.
@@ -59,14 +65,15 @@ class Tally:
         Args:
             group: of processes whose tallies become one: by two all-reduces of all values at once.
         """
+        kinds = (({**self.sums, **self._once}, dist.ReduceOp.SUM),
+                 (self.maxima, dist.ReduceOp.MAX))  # fmt: skip
         parts = []
-        for kept, operation in ((self.sums, dist.ReduceOp.SUM), (self.maxima, dist.ReduceOp.MAX)):
+        for kept, operation in kinds:
             flat = torch.cat([*kept.values(), torch.zeros(1, dtype=self.dtype, device=self.device)])
             if group is not None:
                 dist.all_reduce(flat, operation, group=group)
             parts.append(_off_device(flat))
-        sizes = [{key: len(value) for key, value in kept.items()}
-                 for kept in (self.sums, self.maxima)]  # fmt: skip
+        sizes = [{key: len(value) for key, value in kept.items()} for kept, _ in kinds]
         self.clear()
         done = None
         if self.device.type == "cuda":

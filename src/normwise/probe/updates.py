@@ -14,7 +14,7 @@ from normwise.schedules import norm_parameters
 
 SAMPLE = 4096  # entries of a tensor
 VANISHES = 2.0**-9  # of the weight: half of a bf16 step
-FIELDS = ("count", "weight", "gradient", "surprise", "step", "vanishing", "floor")
+FIELDS = ("count", "weight", "gradient", "surprise", "step", "vanishing", "seen")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Watched:
     embedding: bool
 
 
-def watched(model: nn.Module) -> list[Watched]:
-    """The trained tensors of a model, each once."""
+def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Watched]:
+    """The tensors of a model that an optimizer has, each once."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     gains = norm_parameters(model)
     looked_up = {
         id(p) for module in model.modules() if isinstance(module, nn.Embedding)
@@ -36,7 +37,7 @@ def watched(model: nn.Module) -> list[Watched]:
     }  # fmt: skip
     return [
         Watched(name, p, p.ndim >= 2 and id(p) not in gains, id(p) in looked_up)
-        for name, p in model.named_parameters() if p.requires_grad
+        for name, p in model.named_parameters() if p.requires_grad and id(p) in held
     ]  # fmt: skip
 
 
@@ -47,7 +48,7 @@ class UpdateWatch:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.tensors = watched(model)
+        self.tensors = watched(model, optimizer)
         self.optimizer = optimizer
         self._before: list[Tensor] = []
         self.rows: Tensor | None = None
@@ -76,13 +77,24 @@ class UpdateWatch:
         ]
 
 
-def _adam(optimizer: torch.optim.Optimizer) -> tuple[dict[int, float], dict[int, Tensor]]:
-    """eps and second moment of every tensor that has one; an optimizer without is no Adam."""
-    eps = {id(p): float(group["eps"]) for group in optimizer.param_groups if "eps" in group
-           for p in group["params"]}  # fmt: skip
-    states = {
-        id(p): state["exp_avg_sq"] for p, state in optimizer.state.items() if "exp_avg_sq" in state
-    }
+def _adam(
+    optimizer: torch.optim.Optimizer,
+) -> tuple[dict[int, float], dict[int, tuple[Tensor, Any]]]:
+    """eps of every tensor, and its second moment with the share 1 - beta2^t that it has of the
+    whole at step t; an optimizer without is no Adam.
+    """
+    eps: dict[int, float] = {}
+    states: dict[int, tuple[Tensor, Any]] = {}
+    for group in optimizer.param_groups:
+        beta = group.get("betas", (0.0, 0.0))[1]
+        for p in group["params"]:
+            if "eps" in group:
+                eps[id(p)] = float(group["eps"])
+            state = optimizer.state.get(p, {})
+            if "exp_avg_sq" in state:
+                taken = state.get("step", group.get("step"))
+                whole = 1.0 if taken is None else 1.0 - beta**taken
+                states[id(p)] = state["exp_avg_sq"], whole
     return eps, states
 
 
@@ -96,7 +108,9 @@ def _sample(x: Tensor) -> Tensor:
     return flat[:: max(1, flat.numel() // SAMPLE)]
 
 
-def _sums(weight: Tensor, before: Tensor, second: Tensor | None, eps: float | None) -> Tensor:
+def _sums(
+    weight: Tensor, before: Tensor, second: tuple[Tensor, Any] | None, eps: float | None
+) -> Tensor:
     now = _sample(weight).double()
     old = before.double()
     step = now - old
@@ -104,8 +118,8 @@ def _sums(weight: Tensor, before: Tensor, second: Tensor | None, eps: float | No
     gradient = gradient.double()
     seen = gradient != 0.0 if weight.grad is not None else torch.zeros_like(now, dtype=torch.bool)
     surprise = now.new_full((), math.nan)
-    if second is not None and eps is not None and second.shape == weight.shape:
-        floor = _sample(second).double().clamp_min(eps * eps)
+    if second is not None and eps is not None and second[0].shape == weight.shape:
+        floor = (_sample(second[0]).double() / second[1]).clamp_min(eps * eps)
         surprise = (gradient.square() / floor).sum()
     return torch.stack((
         now.new_tensor(float(now.numel())), old.square().sum(), gradient.square().sum(), surprise,
@@ -118,7 +132,7 @@ def _update(one: Watched, sums: Mapping[str, float], eps: float | None) -> Param
     count = max(sums["count"], 1.0)
     weight, step = math.sqrt(sums["weight"] / count), math.sqrt(sums["step"] / count)
     # entries without any gradient are rows of tokens that did not occur
-    seen = sums["floor"]
+    seen = sums["seen"]
     gradient = math.sqrt(sums["gradient"] / seen) if seen else None
     surprise = None if math.isnan(sums["surprise"]) else math.sqrt(sums["surprise"] / count)
     return ParameterUpdate(

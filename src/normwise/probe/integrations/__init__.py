@@ -1,0 +1,1 @@
+"""The monitor in other people's training loops."""
