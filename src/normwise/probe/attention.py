@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from normwise.probe.tally import Tally
 
-MASKED = -1e8  # a logit below it is a mask's
+MASKED = -3e4  # a logit below it is a mask's: the least one is that of fp16, -65504
 ROWS = 64  # queries at a time, and of a sample
 FEWEST_KEYS = 32  # for an entropy: of fewer it says little
 NOTHING = 1e-3  # of the weight: what is left beside the first key says nothing of the others
-SAMPLED_SEQUENCES = 2
+SAMPLED_SEQUENCES = 1
 SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
 
 
@@ -91,7 +91,7 @@ class AttentionWatch(TorchFunctionMode):
         logits = logits.detach()
         for rows in self._rows(logits.shape[-2]):
             some = logits[: self._sequences(logits)][..., rows, :].float()
-            self._add(some, some, some > _masked_below(logits.dtype))
+            self._add(some, some, some > MASKED)
         self.number += 1
 
     def _sequences(self, x: Tensor) -> int:
@@ -137,12 +137,7 @@ def _masked(
         mask = mask[..., rows, :]
     if mask.dtype == torch.bool:
         return valid & mask, None
-    return valid & (mask > _masked_below(mask.dtype)), mask.float()
-
-
-def _masked_below(dtype: torch.dtype) -> float:
-    """Masks of transformers are the least number of a dtype, which is -65504 in fp16."""
-    return max(MASKED, torch.finfo(dtype).min / 2)
+    return valid & (mask > MASKED), mask.float()
 
 
 def _is_attention(args: Any, kwargs: Any) -> bool:

@@ -33,6 +33,7 @@ class Limits:
         tier: a key of `TIERS`.
         source: of the numbers.
         info: above it is worth a look.
+        below: a value below them is bad, not one above.
     """
 
     warn: float | None
@@ -40,13 +41,14 @@ class Limits:
     tier: str
     source: str
     info: float | None = None
+    below: bool = False
 
     def severity(self, value: float) -> str:
         """How bad a value is; one that is not a number is a failure where anything is."""
         if math.isnan(value):
             return "fail" if self.fail is not None else "warn"
         for name, limit in (("fail", self.fail), ("warn", self.warn), ("info", self.info)):
-            if limit is not None and value > limit:
+            if limit is not None and (value < limit if self.below else value > limit):
                 return name
         return "ok"
 
@@ -82,7 +84,7 @@ class Reading:
     @property
     def line(self) -> str:
         """The finding in one line."""
-        limit = self.limits.fail if self.severity == "fail" else self.limits.warn
+        limit = getattr(self.limits, self.severity, None)
         beyond = f", limit {limit:.3g}" if limit is not None else ""
         action = f" {self.remedy.text}" if self.remedy else ""
         return (

@@ -49,7 +49,8 @@ def record(
     made = _Maker(sums, maxima, dtypes, gradient_factor, parameters or {})
     names = STACK_NAMES.get(len(points.stacks), [f"stack {n}" for n in range(len(points.stacks))])
     stacks = [
-        Stack(name, made.points(s, stack), made.connections(s, stack), made.overlap(s))
+        Stack(name, made.points(s, stack), made.connections(s, stack), made.overlap(s, "entry"),
+              made.overlap(s, "exit"))
         for s, (name, stack) in enumerate(zip(names, points.stacks, strict=True))
     ]  # fmt: skip
     return Record(
@@ -91,8 +92,8 @@ class _Maker:
             median=middle, massive=tuple(large[:CHANNELS]), angle=_over(angle, tokens),
         )  # fmt: skip
 
-    def overlap(self, s: int) -> float:
-        count, products = self.sums["entry", s]
+    def overlap(self, s: int, end: str) -> float:
+        count, products = self.sums[end, s]
         return _over(products, count)
 
     def connections(self, s: int, stack: StackPoints) -> list[Connection]:
@@ -109,8 +110,9 @@ class _Maker:
         factor = points.skip.factor if points.skip else 1.0
         gradient, frozen = self.parameters.get((s, c), (None, False))
         return Connection(
-            points.kind, points.layer, _root(skip[2], skip[0]) * factor, branch, _over(swallowed, compared),
-            self.dtypes.get(("stream", s, c + 1), "float32"), gradient, frozen,
+            points.kind, points.layer, _root(skip[2], skip[0]) * factor, branch,
+            _over(swallowed, compared), self.dtypes.get(("stream", s, c + 1), "float32"),
+            gradient, frozen,
         )  # fmt: skip
 
     def norm(self, k: int, point: NormPoint) -> Norm:
@@ -120,8 +122,11 @@ class _Maker:
         told = rows - zero
         if not rows:
             return known
+        entries, small = self.sums["gain", k]
+        largest, middle = self.maxima["gain", k] if entries else (math.nan, math.nan)
         return replace(
-            known, share=_over(share, told), above_warn=_over(warn, told),
+            known, gain_largest=largest, gain_median=middle, gain_small=_over(small, entries),
+            share=_over(share, told), above_warn=_over(warn, told),
             above_fail=_over(fail, told), zero_rows=zero / rows,
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ from normwise.anatomy.points import Points
 from normwise.errors import SettingError
 from normwise.probe.causes import Story, story
 from normwise.probe.checks.registry import CHECKS, apply
-from normwise.probe.checks.spike_score import left_band
+from normwise.probe.checks.spike_score import leaves_band
 from normwise.probe.findings import SEVERITIES, Reading
 from normwise.probe.log import RunLog
 from normwise.probe.measured import record
@@ -136,6 +136,7 @@ class Monitor:
         self._random = random.Random(0)  # not torch's: its state is the training's
         self._frozen: dict[tuple[int, int], bool] = {}
         self._known: dict[tuple[str, str], str] = {}
+        self._worst: dict[str, str] = {}
         self._first: RemovableHandle | None = None
         if batch is not None:
             self._begin(find_points(self.model, *arguments(batch), pattern))
@@ -371,7 +372,12 @@ class Monitor:
                 self.alarms.append((step, one))
                 new.append(one)
                 LOGGER.warning("step %d, %s", step, one.line)
-        if new:
+        worse = {
+            one.check for one in new
+            if SEVERITIES.index(one.severity) > SEVERITIES.index(self._worst.get(one.check, "ok"))
+        }  # fmt: skip
+        self._worst |= {one.check: one.severity for one in new if one.check in worse}
+        if worse:
             self.pace.alarmed(self.taken)
         return new
 
@@ -393,7 +399,7 @@ class Monitor:
         value = float(loss)
         self.run.losses.append((step, value))
         del self.run.losses[:-KEPT_LOSSES]
-        if left_band(self.run.losses) == step:
+        if leaves_band(self.run.losses):
             self.pace.alarmed(self.taken)
         if not math.isfinite(value) and not self._dumped and self.log is not None and _is_first():
             self.log.dump(step, list(self.last))

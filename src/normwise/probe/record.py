@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+SETTLED = 100  # steps
+
 
 @dataclass(frozen=True)
 class Signal:
@@ -36,7 +38,8 @@ class StreamPoint(Signal):
     """The residual stream at one point.
 
     Args:
-        gradient: RMS of the loss's gradient there; NaN where there was none.
+        gradient: RMS of the loss's gradient there; NaN where there was none, infinite where it was
+            not finite.
         gradient_largest: its largest magnitude.
         median: of the magnitudes.
         massive: channels in which an entry is above 100 and 1000 times the median, largest first,
@@ -64,7 +67,7 @@ class Connection:
             bf16 does not see it.
         sum_dtype: of the sum.
         parameter_gradient: RMS of the gradient of the branch's parameters; None without one.
-        frozen: none of its parameters is trained.
+        frozen: none of its matrices is trained.
     """
 
     kind: str
@@ -95,12 +98,25 @@ class Stack:
         points: S + 1, from the entry on; None for one that was not seen.
         connections: S residual adds.
         overlap: mean product of the entries of two tokens of one sequence, at the entry.
+        overlap_last: at the last point.
     """
 
     name: str
     points: list[StreamPoint | None]
     connections: list[Connection]
     overlap: float = math.nan
+    overlap_last: float = math.nan
+
+    def expected_ratios(self, expected: "Expected | None") -> list[float]:
+        """r_l as theory has it, with the factors on the skips; empty where it has no branches."""
+        if expected is None or not expected.branch:
+            return []
+        found = []
+        for at, (point, one) in enumerate(zip(self.points[:-1], self.connections, strict=True)):
+            factor = one.skip / point.rms if point is not None and point.rms else 1.0
+            skip = expected.stream[at] * factor
+            found.append(expected.branch[at] / skip if skip else math.nan)
+        return found
 
     def where(self, words: str) -> str:
         """A place in this stack, for a reader."""
@@ -121,6 +137,9 @@ class Norm:
         share: eps/(v + eps), mean over rows that are not all zero; NaN where it was not measured.
         above_warn, above_fail: shares of these rows in which it is above 5 % and 25 %.
         zero_rows: share of all rows that are exactly zero.
+        gain_largest: magnitude of its gain, which is 1 + weight in a norm that adds 1; NaN without.
+        gain_median: of the magnitudes.
+        gain_small: share of them below 0.01.
     """
 
     name: str
@@ -133,6 +152,9 @@ class Norm:
     above_warn: float = math.nan
     above_fail: float = math.nan
     zero_rows: float = 0.0
+    gain_largest: float = math.nan
+    gain_median: float = math.nan
+    gain_small: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -163,12 +185,15 @@ class Attention:
 
 @dataclass(frozen=True)
 class Output:
-    """The model's output logits: largest magnitude, RMS, mean of log Z over tokens, dtype."""
+    """The model's output logits: largest magnitude, RMS, mean of log Z over tokens, dtype, and RMS of
+    the loss's gradient there, NaN where none was seen.
+    """
 
     largest: float
     rms: float
     log_z: float
     dtype: str
+    gradient: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -182,8 +207,8 @@ class ParameterUpdate:
         rms: of the weights.
         gradient: RMS of the gradient that the optimizer was given; None without one.
         floor: RMS of the gradient over Adam's eps; None for other optimizers.
-        surprise: root of the mean of g^2/max(v, eps^2), v Adam's second moment after the step; None
-            for other optimizers.
+        surprise: root of the mean of g^2/max(v, eps^2), v Adam's second moment after the step,
+            corrected for its start; None for other optimizers.
         relative: RMS of the step over RMS of the weights; NaN before one was taken.
         vanishing: share of the entries whose step is below 2^-9 of the weight.
         dtype: of the weights.
@@ -199,6 +224,11 @@ class ParameterUpdate:
     relative: float = math.nan
     vanishing: float = math.nan
     dtype: str = "float32"
+
+    @property
+    def layer(self) -> int | None:
+        """The first number in its name; None for what stands outside of the layers."""
+        return next((int(part) for part in self.name.split(".") if part.isdigit()), None)
 
 
 @dataclass(frozen=True)
@@ -225,9 +255,10 @@ class Expected:
 
     Args:
         recipe: the initialisation as declared, in words.
-        stream: S + 1 values.
+        stream: S + 1 values, each before a factor on the skip.
         branch: S values as added; empty where theory has none.
         gradient: S + 1 values over the last; empty where theory has none.
+        branch_gradient: S values at the outputs of the branches, over the same.
         tolerance: largest factor between the two that is chance, at this width and length.
     """
 
@@ -235,6 +266,7 @@ class Expected:
     stream: list[float]
     branch: list[float] = field(default_factory=list)
     gradient: list[float] = field(default_factory=list)
+    branch_gradient: list[float] = field(default_factory=list)
     tolerance: float = 1.3
 
 
@@ -276,6 +308,18 @@ class Record:
     dtype: str = "fp32"
     missing: list[str] = field(default_factory=list)
 
+    def attended(self, number: int) -> str:
+        """The place of an attention, by its number, for a reader."""
+        attention = self.attentions[number]
+        if attention.layer is None:
+            return f"attention {number}"
+        alike = [
+            n for n, one in enumerate(self.attentions)
+            if (one.stack, one.layer) == (attention.stack, attention.layer)
+        ]  # fmt: skip
+        which = f" {alike.index(number) + 1}" if len(alike) > 1 else ""  # to itself, and across
+        return self.stacks[attention.stack].where(f"layer {attention.layer} attention{which}")
+
     def with_expected(self) -> Iterator[tuple[Stack, Expected | None]]:
         """Stacks, each with what is expected of it."""
         yield from zip(
@@ -309,3 +353,14 @@ class Run:
     def training(self) -> bool:
         """Whether this is a training and not a pre-flight."""
         return self.now.stage == "training"
+
+    @property
+    def settled_at(self) -> int:
+        """The step from which a training is held to what is usual after its warm-up: the end of
+        that, and 100 steps at the least.
+        """
+        return max(SETTLED, self.warmup or 0)
+
+    def second_half(self) -> list[Record]:
+        """The records of the second half of the training so far."""
+        return [one for one in self.records if 2 * one.step >= self.now.step]

@@ -20,6 +20,7 @@ from normwise.probe.tally import Tally
 
 SWALLOWED = 2.0**-9  # of the stream: half of a bf16 step
 MEDIAN_OF = 4096  # entries
+SMALL_GAIN = 0.01
 SHARES = (0.05, 0.25)  # of eps in a norm's root, whose rows are counted
 
 Action = Callable[[Tensor], None]
@@ -32,12 +33,15 @@ class Recorder:
 
         sums    ("stream", s, i)    entries, x, x^2, x^4, medians, their sum, angles, their sum
                 ("entry", s)        entries of pairs of tokens of a sequence, their products
+                ("exit", s)         the same of the last point
                 ("gradient", s, i)  entries, g^2
                 ("branch", s, c)    entries, f, f^2, f^4, entries compared, swallowed
                 ("norm", k)         rows, zero rows, shares of eps, rows above 5 %, above 25 %
+                ("gain", k)         entries of the gain, those below 0.01
                 ("output",)         entries, x^2, tokens, log Z
                 ("output gradient",)    entries, g^2
         maxima  ("stream", s, i)    largest magnitude of each channel
+                ("gain", k)         largest of the gain, and median of its magnitudes
                 ("gradient", s, i), ("branch", s, c), ("output",)   largest magnitude
         and those of `AttentionWatch`
 
@@ -118,7 +122,8 @@ class Recorder:
             sides[at.tap.side].append((at, action))
 
         for s, stack in enumerate(self.points.stacks):
-            self._room(("entry", s), sums=2)
+            for end in ("entry", "exit"):
+                self._room((end, s), sums=2)
             skips = [connection.skip for connection in stack.connections]
             for i, at in enumerate([*skips, stack.last]):
                 self._room(("stream", s, i), sums=8, maxima=stack.width)
@@ -132,6 +137,7 @@ class Recorder:
         for k, norm in enumerate(self.points.norms):
             if norm.at is not None and norm.eps is not None:
                 self._room(("norm", k), sums=5)
+                self._room(("gain", k), sums=2, maxima=2)
                 place(norm.at, self._norm(k, norm))
         return plan
 
@@ -193,14 +199,17 @@ class Recorder:
                     self._guarded(at.tap, action, tensor)
 
     def _guarded(self, where: Any, action: Action, tensor: Tensor) -> None:
-        if self.strict or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             action(tensor)
             return
         if where in self.broken:
             return
         try:
-            action(tensor)
-        except Exception as error:  # noqa: BLE001 - a measurement must not end a training
+            with torch._C.DisableTorchFunction():  # our operations are none that attention watches
+                action(tensor)
+        except Exception as error:
+            if self.strict:
+                raise
             self.broken[where] = f"{type(error).__name__}: {error}"
             warnings.warn(f"normwise: {where} is not measured any more: {error}", stacklevel=2)
 
@@ -223,8 +232,9 @@ class Recorder:
             if i and self._differs(s, i - 1) and before is not None:
                 self._add_branch(s, i - 1, rows - before, before)
             self._held[s, i] = rows
-            if i == 0:
-                self.tally.add(("entry", s), _pairs(rows))
+            end = {0: "entry", len(self.points.stacks[s].connections): "exit"}.get(i)
+            if end is not None:
+                self.tally.add((end, s), _pairs(rows))
 
         return action
 
@@ -253,6 +263,8 @@ class Recorder:
 
     def _norm(self, k: int, norm: NormPoint) -> Action:
         centred, eps = norm.formula == "layer_norm", float(norm.eps or 0.0)
+        module = self.model.get_submodule(norm.name) if norm.name else None
+        offset = 1.0 if norm.semantics.endswith("1 + weight") else 0.0
 
         def action(x: Tensor) -> None:
             if _in_backward():
@@ -267,8 +279,16 @@ class Recorder:
                 torch.full_like(share.sum(), share.numel()), zero.sum(), share.sum(),
                 *((share > limit).sum() for limit in SHARES),
             )))  # fmt: skip
+            weight = getattr(module, "weight", None)  # sharding puts another one there
+            if isinstance(weight, Tensor):
+                self._gain(k, (_local(weight.detach()).float() + offset).abs())
 
         return action
+
+    def _gain(self, k: int, gain: Tensor) -> None:
+        small = (gain < SMALL_GAIN).sum()
+        self.tally.add(("gain", k), torch.stack((torch.full_like(small, gain.numel()), small)))
+        self.tally.rise(("gain", k), torch.stack((gain.max(), gain.median())))
 
     def _output(self, logits: Tensor) -> None:
         self._grade(("output gradient",), logits)
@@ -302,18 +322,21 @@ class Recorder:
 
     def _rows(self, x: Tensor) -> Tensor:
         """The sampled tokens, in fp32 or wider."""
-        x = x if x.dtype == torch.float64 else x.float()
         tokens = -2 if x.ndim > 2 else 0
-        if self.stride == 1 or x.ndim < 2 or x.shape[tokens] < 2 * self.stride:
-            return x
-        first = x.narrow(tokens, 0, 1)
-        start = 1 + self.offset % self.stride
-        some = x[start :: self.stride] if tokens == 0 else x[..., start :: self.stride, :]
-        return torch.cat((first, some), tokens)
+        if self.stride > 1 and x.ndim > 1 and x.shape[tokens] >= 2 * self.stride:
+            start = 1 + self.offset % self.stride
+            some = x[start :: self.stride] if tokens == 0 else x[..., start :: self.stride, :]
+            x = torch.cat((x.narrow(tokens, 0, 1), some), tokens)
+        return x if x.dtype == torch.float64 else x.float()
 
 
 def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _local(x: Tensor) -> Tensor:
+    """This process's part of a tensor."""
+    return x.to_local() if hasattr(x, "to_local") else x
 
 
 def _in_backward() -> bool:

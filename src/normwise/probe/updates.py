@@ -1,8 +1,9 @@
 """What an optimizer is about to do to each tensor, and did: from a sample of its entries."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from normwise.anatomy.points import Points
 from normwise.probe.record import ParameterUpdate
 from normwise.schedules import norm_parameters
 
-SAMPLE = 4096  # entries of a tensor
+SAMPLE = 1024  # entries of a tensor: the RMS of Gaussian ones is within 2.2 %
 VANISHES = 2.0**-9  # of the weight: half of a bf16 step
 FIELDS = ("count", "weight", "gradient", "surprise", "step", "vanishing", "seen")
 
@@ -50,52 +51,114 @@ class UpdateWatch:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.tensors = watched(model, optimizer)
         self.optimizer = optimizer
-        self._before: list[Tensor] = []
+        self.device = next((one.parameter.device for one in self.tensors), torch.device("cpu"))
+        self._before: Tensor | None = None
         self.rows: Tensor | None = None
 
     @torch.no_grad()
     def before(self) -> None:
         """To be called before the optimizer's step: keeps a sample of the weights."""
-        self._before = [_sample(one.parameter).clone() for one in self.tensors]
+        if self.tensors:  # none of them is an optimizer's of another model
+            self._before = self._sampled(one.parameter for one in self.tensors)
 
     @torch.no_grad()
     def after(self) -> None:
         """To be called after it, while the gradients are still there."""
-        eps, states = _adam(self.optimizer)
-        self.rows = torch.stack([
-            _sums(one.parameter, before, states.get(id(one.parameter)), eps.get(id(one.parameter)))
-            for one, before in zip(self.tensors, self._before, strict=True)
-        ])  # fmt: skip
-        self._before = []
+        weights, old = [one.parameter for one in self.tensors], self._before
+        if old is None:
+            return
+        now = self._sampled(weights)
+        gradient = self._sampled(
+            _no_gradient(p) if p.grad is None else p.grad for p in weights
+        ).double()
+        floor = self._floors(weights)
+        now, old = now.double(), old.double()
+        step = now - old
+        self.rows = self._sums(torch.stack((
+            torch.ones_like(now), old.square(), gradient.square(), gradient.square() / floor,
+            step.square(), (step.abs() < VANISHES * old.abs()).double(), (gradient != 0.0).double(),
+        )))  # fmt: skip
+        self._before = None
+
+    def _sampled(self, tensors: Iterable[Tensor]) -> Tensor:
+        """Samples of all tensors in one, on the device of the first."""
+        return torch.cat([_sample(one).to(self.device, torch.float32) for one in tensors])
+
+    def _floors(self, weights: Sequence[Tensor]) -> Tensor:
+        """max(v, eps^2) of Adam's second moment; not-a-number where an optimizer is no Adam."""
+        adam = _adam(self.optimizer)
+        found = [adam.get(id(p), _Adam(math.nan)) for p in weights]
+        moments = self._sampled(
+            _no_gradient(p) if one.second is None else one.second
+            for p, one in zip(weights, found, strict=True)
+        )  # fmt: skip
+        eps = _tensor([math.nan if one.second is None else one.eps for one in found], self.device)
+        beta, taken = (
+            _tensor([getattr(one, name) for one in found], self.device)
+            for name in ("beta", "taken")
+        )
+        moments = moments.double() / (1.0 - beta**taken)[self._owner]
+        return torch.maximum(moments, eps.square()[self._owner])
+
+    @cached_property
+    def _owner(self) -> Tensor:
+        """The tensor that an entry of the samples belongs to."""
+        sizes = torch.tensor([_sample(one.parameter).numel() for one in self.tensors])
+        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.device)
+
+    def _sums(self, values: Tensor) -> Tensor:
+        """Sums by tensor (tensors, fields) of values (fields, entries)."""
+        sums = torch.zeros(
+            len(values), len(self.tensors), dtype=torch.float64, device=self.device
+        )  # fmt: skip
+        return sums.index_add_(1, self._owner, values).T.contiguous()
 
     def read(self, rows: list[list[float]]) -> list[ParameterUpdate]:
         """What the sums say, once they are on the host."""
-        eps, _ = _adam(self.optimizer)
+        adam = _adam(self.optimizer)
         return [
-            _update(one, dict(zip(FIELDS, row, strict=True)), eps.get(id(one.parameter)))
+            _update(one, dict(zip(FIELDS, row, strict=True)), adam.get(id(one.parameter)))
             for one, row in zip(self.tensors, rows, strict=True)
         ]
 
 
-def _adam(
-    optimizer: torch.optim.Optimizer,
-) -> tuple[dict[int, float], dict[int, tuple[Tensor, Any]]]:
-    """eps of every tensor, and its second moment with the share 1 - beta2^t that it has of the
-    whole at step t; an optimizer without is no Adam.
+@dataclass(frozen=True)
+class _Adam:
+    """What Adam knows of a tensor: eps, its second moment (None before the first step), and beta2
+    and the steps taken, by which 1 - beta2^t is the share that it has of the whole.
     """
-    eps: dict[int, float] = {}
-    states: dict[int, tuple[Tensor, Any]] = {}
+
+    eps: float
+    second: Tensor | None = None
+    beta: float = 0.0
+    taken: Any = 1.0
+
+
+def _adam(optimizer: torch.optim.Optimizer) -> dict[int, _Adam]:
+    """What Adam knows of each tensor; nothing of an optimizer that is none."""
+    found: dict[int, _Adam] = {}
     for group in optimizer.param_groups:
-        beta = group.get("betas", (0.0, 0.0))[1]
+        if "eps" not in group:
+            continue
+        beta, eps = group.get("betas", (0.0, 0.0))[1], float(group["eps"])
         for p in group["params"]:
-            if "eps" in group:
-                eps[id(p)] = float(group["eps"])
             state = optimizer.state.get(p, {})
-            if "exp_avg_sq" in state:
-                taken = state.get("step", group.get("step"))
-                whole = 1.0 if taken is None else 1.0 - beta**taken
-                states[id(p)] = state["exp_avg_sq"], whole
-    return eps, states
+            second = state.get("exp_avg_sq")
+            taken = state.get("step", group.get("step"))
+            if second is None or second.shape != p.shape:
+                found[id(p)] = _Adam(eps)
+            elif taken is None:
+                found[id(p)] = _Adam(eps, second)
+            else:
+                found[id(p)] = _Adam(eps, second, beta, taken)
+    return found
+
+
+def _tensor(values: Sequence[Any], device: torch.device) -> Tensor:
+    """Numbers, or tensors of one, as one tensor."""
+    if any(isinstance(value, Tensor) for value in values):
+        return torch.stack([torch.as_tensor(v, device=device).double().reshape(()) for v in values])
+    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def _local(x: Tensor) -> Tensor:
@@ -108,27 +171,12 @@ def _sample(x: Tensor) -> Tensor:
     return flat[:: max(1, flat.numel() // SAMPLE)]
 
 
-def _sums(
-    weight: Tensor, before: Tensor, second: tuple[Tensor, Any] | None, eps: float | None
-) -> Tensor:
-    now = _sample(weight).double()
-    old = before.double()
-    step = now - old
-    gradient = now.new_full(now.shape, math.nan) if weight.grad is None else _sample(weight.grad)
-    gradient = gradient.double()
-    seen = gradient != 0.0 if weight.grad is not None else torch.zeros_like(now, dtype=torch.bool)
-    surprise = now.new_full((), math.nan)
-    if second is not None and eps is not None and second[0].shape == weight.shape:
-        floor = (_sample(second[0]).double() / second[1]).clamp_min(eps * eps)
-        surprise = (gradient.square() / floor).sum()
-    return torch.stack((
-        now.new_tensor(float(now.numel())), old.square().sum(), gradient.square().sum(), surprise,
-        step.square().sum(), (step.abs() < VANISHES * old.abs()).sum().double(),
-        seen.sum().double(),
-    ))  # fmt: skip
+def _no_gradient(p: Tensor) -> Tensor:
+    """The gradient of a tensor that got none."""
+    return torch.zeros_like(_local(p.detach()))
 
 
-def _update(one: Watched, sums: Mapping[str, float], eps: float | None) -> ParameterUpdate:
+def _update(one: Watched, sums: Mapping[str, float], adam: _Adam | None) -> ParameterUpdate:
     count = max(sums["count"], 1.0)
     weight, step = math.sqrt(sums["weight"] / count), math.sqrt(sums["step"] / count)
     # entries without any gradient are rows of tokens that did not occur
@@ -137,10 +185,16 @@ def _update(one: Watched, sums: Mapping[str, float], eps: float | None) -> Param
     surprise = None if math.isnan(sums["surprise"]) else math.sqrt(sums["surprise"] / count)
     return ParameterUpdate(
         one.name, one.matrix, one.embedding, weight, gradient,
-        None if eps is None or gradient is None else gradient / eps if eps else math.inf,
+        _over_eps(gradient, adam),
         surprise, step / weight if weight else math.nan, sums["vanishing"] / count,
         str(one.parameter.dtype).removeprefix("torch."),
     )  # fmt: skip
+
+
+def _over_eps(gradient: float | None, adam: _Adam | None) -> float | None:
+    if adam is None or gradient is None:
+        return None
+    return gradient / adam.eps if adam.eps else math.inf
 
 
 def gradient_sums(model: nn.Module, points: Points) -> tuple[list[tuple[int, int]], Tensor]:
@@ -168,13 +222,14 @@ def _squares(gradients: list[Tensor]) -> Tensor:
 
 
 def frozen(model: nn.Module, points: Points) -> dict[tuple[int, int], bool]:
-    """Connections of whose parameters none is trained."""
+    """Connections of whose matrices none is trained, or no parameter where it has no matrix."""
     modules = dict(model.named_modules())
     found = {}
     for s, stack in enumerate(points.stacks):
         for c, connection in enumerate(stack.connections):
             owned = list(_parameters(modules[n] for n in connection.modules if n in modules))
-            found[s, c] = bool(owned) and not any(p.requires_grad for p in owned)
+            weights = [p for p in owned if p.ndim > 1] or owned
+            found[s, c] = bool(owned) and not any(p.requires_grad for p in weights)
     return found
 
 
