@@ -1,5 +1,6 @@
 # make demo     train the default comparison and print its table and page
 # make test     run the tests
+# make test-real  the tests on trained models, which it downloads
 # make lint     style, types; what CI adds to the tests
 # make picture  the README's picture, from the demonstration
 # Each sets up .venv by itself; the second time it starts at once.
@@ -9,7 +10,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 	--constraint constraints.txt
 
-.PHONY: help demo test lint picture clean
+.PHONY: help demo test test-real lint picture clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -19,6 +20,9 @@ demo: .venv/demo
 
 test: .venv/test
 	.venv/bin/python -m pytest --numprocesses 2 --quiet
+
+test-real: .venv/test
+	.venv/bin/python -m pytest -m real --quiet tests/real
 
 lint: .venv/dev
 	.venv/bin/ruff check

@@ -1,5 +1,5 @@
-"""What a monitor costs: steps without one, beside one that samples the step, and beside one that
-does not, in turn.
+"""What a monitor costs: steps without one, the step that one samples, the step after it in which
+the sample is read and judged, and a step that has neither, in turn.
 
     python benchmarks/monitor_overhead.py [--pairs 30] [--out FILE]
 
@@ -34,9 +34,11 @@ def main() -> None:
     plain = seconds["plain"]
     shares = {
         name: statistics.median(b / a - 1.0 for a, b in zip(plain, seconds[name], strict=True))
-        for name in ("sampled", "between")
+        for name in ("sampled", "after", "idle")
     }
-    shares["amortised"] = (shares["sampled"] + (EVERY - 1) * shares["between"]) / EVERY
+    shares["amortised"] = (
+        shares["sampled"] + shares["after"] + (EVERY - 2) * shares["idle"]
+    ) / EVERY
     result = {"shares": shares, "seconds": seconds, "conditions": conditions()}
     for name, share in shares.items():
         print(f"{name:10} {100 * share:6.2f} %")
@@ -52,7 +54,7 @@ def measured(pairs: int) -> dict[str, list[float]]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batch = torch.randint(0, 256, (8, 128), generator=torch.Generator().manual_seed(0))
     monitor = nw.Monitor(model, optimizer, batch=batch, max_overhead=1e9)
-    seconds: dict[str, list[float]] = {"plain": [], "sampled": [], "between": []}
+    seconds: dict[str, list[float]] = {kind: [] for kind in ("plain", "sampled", "after", "idle")}
     for _ in range(pairs + 2):
         for kind in seconds:
             monitor.pace.every = 10**9

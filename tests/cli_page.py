@@ -15,7 +15,7 @@ def page() -> str:
     parts = [
         "# Command line",
         "Written by `python -m tests.cli_page`; a test compares it with the program.",
-        "Exit codes: 0 fine, 1 a run failed, 2 wrong usage, 130 interrupted.",
+        "Exit codes: 0 fine, 1 a run or a check failed, 2 wrong usage, 130 interrupted.",
     ]
     context = cli.make_context("normwise", ["list"], resilient_parsing=True)
     parts += [f"## {name}\n\n```\n{text}\n```" for name, text in helps(context)]

@@ -43,6 +43,7 @@ HOMES = {
     "transformers": [
         "bench.peers",
         "lab.data",
+        "lab.targets",
         "anatomy.hugging_face",
         "probe.integrations",
         "convert",
@@ -55,6 +56,7 @@ LATE_IMPORTS = {
     "ops.dispatch",
     "lab.data",
     "lab.launch",
+    "lab.targets",
     "probe.diagnosis",
 }
 DRAWERS = {"utils", "helpers", "common", "misc", "core", "tools"}

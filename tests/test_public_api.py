@@ -32,7 +32,8 @@ def test_importing_normwise_loads_nothing_heavy() -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "from normwise.cli.main import main\n"
-        "for words in ([], ['compare'], ['list'], ['report'], ['runs'], ['runs', 'show']):\n"
+        "for words in ([], ['check'], ['compare'], ['list'], ['report'], ['runs'],\n"
+        "              ['runs', 'show']):\n"
         "    try:\n        main([*words, '--help'])\n"
         "    except SystemExit as end:\n        assert not end.code"
     )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from normwise.ops.functional import rms_norm_add as rms_norm_add
     from normwise.probe.admin import profile_admin as profile_admin
     from normwise.probe.discrepancy import batch_discrepancy as batch_discrepancy
+    from normwise.probe.monitor import Monitor as Monitor
     from normwise.probe.preflight import assert_healthy as assert_healthy
     from normwise.probe.preflight import check as check
     from normwise.probe.stream import StreamRecorder as StreamRecorder
@@ -82,6 +83,7 @@ _HOMES = {
     ],
     "probe.admin": ["profile_admin"],
     "probe.discrepancy": ["batch_discrepancy"],
+    "probe.monitor": ["Monitor"],
     "probe.preflight": ["assert_healthy", "check"],
     "probe.stream": ["StreamRecorder"],
     "report.notebook": ["Comparison", "compare", "stored_comparison"],

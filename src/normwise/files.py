@@ -1,6 +1,7 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and values as JSON has them."""
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -39,3 +40,16 @@ def write_result(path: Path, content: Mapping[str, Any]) -> None:
             f"The result must be written somewhere. {path} cannot be: {error.strerror}. "
             f"Name another place with out."
         ) from error
+
+
+def plain(value: Any) -> Any:
+    """A value of mappings, lists and numbers as JSON has it: not-a-number becomes null, and an
+    infinity its name.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else json.dumps(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value

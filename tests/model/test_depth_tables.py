@@ -197,9 +197,9 @@ def test_theory_gives_the_last_gradient(placement: str, depth: int) -> None:
 KNOWN = [
     name for name in PLACEMENTS if why_no_gradient(reference_config("r1", placement=name)) is None
 ]
-# Over 12 layers, theory's worst point lay within these of four seeds' mean: it leaves out that few
-# early tokens get most of the gradient, more so where attention branches are large.
-PROFILES = {"post_norm": 0.6, "hybrid_norm": 0.5, "hybrid_norm_star": 0.5}
+# Over 12 layers, theory's worst point lay within these of four seeds' mean. It leaves out that
+# queries that are alike look at the same keys, more so where attention branches are large.
+PROFILES = {"post_norm": 1.1, "mix_norm": 0.45, "hybrid_norm": 0.6, "hybrid_norm_star": 0.6}
 PROFILE = 0.3
 
 

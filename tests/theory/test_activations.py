@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from normwise.theory.activations import pair_moments
+from normwise.theory.activations import pair_curve, pair_moments
 from tests.tolerance import QUADRATURE, TRAPEZOID_KINK
 
 Array = NDArray[np.float64]
@@ -88,3 +88,24 @@ def test_zero_goes_to_zero(name: str) -> None:
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
 def test_an_overlap_rounded_past_the_square_stays_finite(name: str, overlap: float) -> None:
     assert all(map(math.isfinite, pair_moments(name, 1.0, overlap)))
+
+
+COSINES = np.array([-0.9, -0.3, 0.0, 0.4, 0.9, 1.0])
+
+
+@pytest.mark.parametrize("square", [0.02, 1.0, 4.0])
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
+def test_the_curve_of_pairs_goes_through_the_moments_of_each(name: str, square: float) -> None:
+    expected = [pair_moments(name, square, cosine * square)[1] for cosine in COSINES]
+    largest = pair_moments(name, square, square)[0]
+    assert pair_curve(name, square, COSINES) == pytest.approx(expected, abs=1e-3 * largest)
+
+
+@pytest.mark.parametrize("square", [0.02, 1.0, 4.0])
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
+def test_slopes_are_the_derivative_of_the_curve(name: str, square: float) -> None:
+    """d/dc E[phi(u) phi(v)] = E[phi'(u) phi'(v)] with the covariance c (Price 1958)."""
+    inside, step = COSINES[:-1], 0.02
+    ends = [pair_curve(name, square, inside + side) for side in (step, -step)]
+    expected = (ends[0] - ends[1]) / (2.0 * step * square)
+    assert pair_curve(name, square, inside, slope=True) == pytest.approx(expected, rel=5e-3)

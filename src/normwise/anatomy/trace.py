@@ -98,10 +98,11 @@ def trace(model: nn.Module, *inputs: Any, **named: Any) -> Graph:
     recorder = _Recorder(model)
     modes = [(module, module.training) for module in model.modules()]
     kept = {buffer: buffer.clone() for buffer in model.buffers()}
+    cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), recorder.open():
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda), recorder.open():
             model.eval()(*inputs, **named)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

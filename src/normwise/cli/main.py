@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from normwise.cli.commands.bench import bench
+from normwise.cli.commands.check import check
 from normwise.cli.commands.claims import claims
 from normwise.cli.commands.compare import compare
 from normwise.cli.commands.list import list_rows
@@ -23,12 +24,12 @@ def cli() -> None:
     """Normalization for Transformers: which norm, and where, tried on your text."""
 
 
-for command in (bench, claims, compare, list_rows, report, runs):
+for command in (bench, check, claims, compare, list_rows, report, runs):
     cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command. Exit code 0 fine, 1 a run failed, 2 wrong usage, 130 interrupted."""
+    """Runs a command. Exit code 0 fine, 1 something failed, 2 wrong usage, 130 interrupted."""
     try:
         code = cli.main(arguments, prog_name="normwise", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

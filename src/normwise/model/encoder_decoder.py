@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from normwise.model.config import TransformerConfig
 from normwise.model.entry import Entry
 from normwise.model.layers import LayerStack, mask_norms, reset_gains
+from normwise.model.recipe import recipe, why_no_recipe
+from normwise.theory.recipe import Recipe
 from normwise.theory.stack import Stack
 from normwise.weight_init import Weight, initialize
 
@@ -81,6 +83,13 @@ class EncoderDecoder(nn.Module):
                 [Weight(self.head.weight, "head")],
             ),
         )
+
+    def recipes(self, tokens: int) -> list[Recipe | None] | str:
+        """The encoder's recipe, and none for the decoder, whose cross-attention reads another
+        stream; or why theory expects nothing.
+        """
+        encoder = self.encoder
+        return why_no_recipe(self.config) or [recipe(encoder.config, tokens, encoder.stack), None]
 
     def reset_parameters(self, seed: int | None = None) -> None:
         """Draws the weights as `config.init` says; biases, gains and factors as they start."""

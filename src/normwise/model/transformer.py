@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from normwise.model.config import TransformerConfig
 from normwise.model.entry import Entry
 from normwise.model.layers import LayerStack, mask_norms, reset_gains
+from normwise.model.recipe import recipe, why_no_recipe
+from normwise.theory.recipe import Recipe
 from normwise.weight_init import Weight, initialize
 
 
@@ -50,6 +52,10 @@ class Transformer(LayerStack):
         yield from self.entry.weights()
         yield from self.layer_weights()
         yield Weight(self.head.weight, "head")
+
+    def recipes(self, tokens: int) -> list[Recipe | None] | str:
+        """The recipe of its stack for sequences of this length, or why theory expects nothing."""
+        return why_no_recipe(self.config) or [recipe(self.config, tokens)]
 
     def reset_parameters(self, seed: int | None = None) -> None:
         """Draws the weights as `config.init` says; biases, gains and factors as they start.

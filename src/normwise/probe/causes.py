@@ -96,6 +96,15 @@ def _initial(record: Record) -> bool:
     return record.stage == "initial"
 
 
+def _smaller_entry(record: Record) -> bool:
+    """An embedding below half of what is declared: else it is the branches that are too large."""
+    return record.stage == "initial" and any(
+        stack.points[0] is not None and stack.points[0].rms < 0.5 * expected.stream[0]
+        for stack, expected in record.with_expected()
+        if expected is not None
+    )
+
+
 def _small_entry(record: Record) -> bool:
     """A stream that begins small, and a norm of it, not of queries and keys, with much eps."""
     entries = [stack.points[0] for stack in record.stacks]
@@ -139,7 +148,7 @@ RULES: list[Rule] = [
         _all("signal-growth", "embed-scale"), "The embedding is too small for the branches",
         "Scale the embedding by sqrt(d), or put a norm behind it.",
         ("signal-growth", "embed-scale", "theory-gap"), ("embedding-scale", "embedding-norm"),
-        at=_initial,
+        at=_smaller_entry,
     ),
     Rule(
         _swallowed,

@@ -1,14 +1,12 @@
 """The result of a check as data: verdict, cause, findings, and the record they rest on."""
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from normwise.errors import MissingExtra
-from normwise.files import write_result
+from normwise.files import plain, write_result
 from normwise.probe.causes import Cause, cause_of
 from normwise.probe.findings import Reading, Sheet, Unmeasured, worst
 from normwise.probe.record import Record
@@ -32,6 +30,10 @@ class Diagnosis:
         tokens: of the batch.
         seconds: that it took.
         conditions: machine, versions and date.
+        command: the line that asks for it, where there is one.
+        remedy: that was tried on the model.
+        remarks: what a reader should know of how the model was made.
+        trials: lines that try a remedy for the cause, best first.
     """
 
     model: str
@@ -45,6 +47,10 @@ class Diagnosis:
     tokens: int
     seconds: float
     conditions: Mapping[str, str | int] = field(default_factory=dict)
+    command: str = ""
+    remedy: str = ""
+    remarks: list[str] = field(default_factory=list)
+    trials: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -76,10 +82,10 @@ class Diagnosis:
         Raises:
             StoreError: the file cannot be written.
         """
-        plain: dict[str, Any] = _plain({"format": 1, "summary": self.summary, **asdict(self)})
+        content: dict[str, Any] = plain({"format": 1, "summary": self.summary, **asdict(self)})
         if path is not None:
-            write_result(Path(path), plain)
-        return plain
+            write_result(Path(path), content)
+        return content
 
     def to_frame(self) -> Any:
         """The readings as a pandas DataFrame, a row each.
@@ -105,14 +111,3 @@ def _row(one: Reading) -> dict[str, Any]:
         "tier": limits.tier, "source": limits.source,
         "remedy": one.remedy.text if one.remedy else "",
     }  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON has no word for become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else json.dumps(value).strip('"')
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value

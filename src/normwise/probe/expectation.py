@@ -30,7 +30,11 @@ def declared(model: nn.Module, placement: str, tokens: int) -> Recipes | str:
 
 
 def expected(record: Record, recipes: Recipes) -> list[Expected | None]:
-    """The prediction for each stack of a record."""
+    """The prediction for each stack of a record; None for all where the recipes are not as many, as
+    where a pattern names the blocks of one stack alone.
+    """
+    if len(recipes) != len(record.stacks):
+        return [None] * len(record.stacks)
     return [
         _expected(stack, recipe)
         for stack, recipe in zip(record.stacks, recipes, strict=True)
@@ -42,11 +46,12 @@ def _expected(stack: Stack, recipe: Recipe | None) -> Expected | None:
     if recipe is None or entry is None or len(recipe.branches) != len(stack.connections):
         return None
     square = entry.rms**2
-    alike = max(0.0, stack.overlap / square) if square else 0.0
+    alike = min(1.0, max(0.0, stack.overlap / square)) if square else 0.0
     declared_square = square if recipe.entry_square is None else recipe.entry_square
     found = profile(recipe, Moments(declared_square, alike * declared_square))
     return Expected(
         recipe.words, found.stream, found.branch,
         found.gradient.stream if found.gradient else [],
+        found.gradient.branch if found.gradient else [],
         SCALED if recipe.scaled else PLAIN,
     )  # fmt: skip

@@ -165,6 +165,17 @@ def worst(readings: Iterable[Reading]) -> str:
     return max((one.severity for one in readings), key=SEVERITIES.index, default="ok")
 
 
+def lines(found: Iterable[Reading]) -> list[str]:
+    """A line for each check and severity: its first place, and at how many more it is."""
+    groups: dict[tuple[str, str], list[Reading]] = {}
+    for one in found:
+        groups.setdefault((one.check, one.severity), []).append(one)
+    return [
+        first.line + (f" And at {len(rest)} more places." if rest else "")
+        for first, *rest in groups.values()
+    ]
+
+
 @dataclass
 class Sheet:
     """All that the checks said about one run.

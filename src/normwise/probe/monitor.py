@@ -26,7 +26,7 @@ from normwise.errors import SettingError
 from normwise.probe.causes import Story, story
 from normwise.probe.checks.registry import CHECKS, apply
 from normwise.probe.checks.spike_score import leaves_band
-from normwise.probe.findings import SEVERITIES, Reading
+from normwise.probe.findings import SEVERITIES, Reading, lines
 from normwise.probe.log import RunLog
 from normwise.probe.measured import record
 from normwise.probe.pace import Pace
@@ -37,7 +37,7 @@ from normwise.probe.sinks import Sink, check_sink, metrics, send
 from normwise.probe.tally import Collected
 from normwise.probe.updates import FIELDS, UpdateWatch, frozen, gradient_sums
 
-STRIDE = 8  # tokens that a mean is over: every eighth, and the first
+STRIDE = 16  # tokens: the first and every sixteenth are looked at
 KEPT_LOSSES = 4096
 KEPT_RECORDS = 512
 UNSEEN = (
@@ -254,7 +254,7 @@ class Monitor:
     def _begin(self, points: Points) -> None:
         self._recorder = Recorder(
             self.model, points, stride=STRIDE, exact_attention=False, strict=False,
-            training_only=True,
+            training_only=True, gains="norm-gain" in (self.checks or ()),
         )  # fmt: skip
         self._frozen = frozen(self.model, points)
         self._arm()
@@ -371,7 +371,8 @@ class Monitor:
                 self._known[one.check, one.where] = one.severity
                 self.alarms.append((step, one))
                 new.append(one)
-                LOGGER.warning("step %d, %s", step, one.line)
+        for line in lines(new):
+            LOGGER.warning("step %d, %s", step, line)
         worse = {
             one.check for one in new
             if SEVERITIES.index(one.severity) > SEVERITIES.index(self._worst.get(one.check, "ok"))

@@ -19,7 +19,7 @@ from normwise.norms.registry import NORM_MODULES
 from normwise.probe.checks.registry import apply
 from normwise.probe.diagnosis import Diagnosis
 from normwise.probe.expectation import declared, expected
-from normwise.probe.findings import SEVERITIES
+from normwise.probe.findings import SEVERITIES, lines
 from normwise.probe.measured import record
 from normwise.probe.points import arguments, find_points, token_ids
 from normwise.probe.record import ParameterUpdate, Record, Run, Trial
@@ -97,7 +97,7 @@ def assert_healthy(model: nn.Module, batch: Any, severity: str = "warn", **optio
         options: of `check`.
 
     Raises:
-        UnhealthySignal: with the findings, one line each. It is an AssertionError.
+        UnhealthySignal: with a line for each check. It is an AssertionError.
     """
     if severity not in SEVERITIES[2:]:
         raise SettingError(f'severity must be "warn" or "fail". It is {severity!r}.')
@@ -107,9 +107,7 @@ def assert_healthy(model: nn.Module, batch: Any, severity: str = "warn", **optio
         if SEVERITIES.index(one.severity) >= SEVERITIES.index(severity)
     ]  # fmt: skip
     if bad:
-        raise UnhealthySignal(
-            "\n".join([result.summary, *(one.line for one in bad)])
-        )  # fmt: skip
+        raise UnhealthySignal("\n".join([result.summary, *lines(bad)]))
 
 
 def _check_arguments(dtype: str | None, stage: str | None) -> None:

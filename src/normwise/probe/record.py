@@ -21,7 +21,8 @@ class Signal:
         rms: their root mean square.
         kurtosis: of the entries, sum of fourth powers over the square of the second: 3 for a normal
             distribution.
-        largest: magnitude over all entries, also those that the mean leaves out.
+        largest: magnitude, in the stream and the output over all entries, also those that the mean
+            leaves out.
         dtype: of the tensor, as in "bfloat16".
     """
 
@@ -185,8 +186,8 @@ class Attention:
 
 @dataclass(frozen=True)
 class Output:
-    """The model's output logits: largest magnitude, RMS, mean of log Z over tokens, dtype, and RMS of
-    the loss's gradient there, NaN where none was seen.
+    """The model's output logits: largest magnitude, RMS, mean of log Z over tokens, dtype, and RMS
+    of the loss's gradient there, NaN where none was seen.
     """
 
     largest: float

@@ -48,16 +48,17 @@ class Recorder:
     Args:
         model: whose points they are.
         points: of the model.
-        stride: every how many tokens means are over; maxima are over all. The first token is always
-            among them.
+        stride: every how many tokens is looked at, the first always; of the stream itself the
+            largest entries are those of all tokens.
         exact_attention: all queries of each attention, else a sample.
         strict: an error in a hook is raised. Else that point is switched off, with a warning.
         training_only: passes in evaluation or without gradients are not recorded.
+        gains: of the norms are looked at.
     """
 
     def __init__(
         self, model: nn.Module, points: Points, *, stride: int = 1, exact_attention: bool = True,
-        strict: bool = True, training_only: bool = False,
+        strict: bool = True, training_only: bool = False, gains: bool = True,
     ) -> None:  # fmt: skip
         self.model = model
         self.points = points
@@ -66,6 +67,7 @@ class Recorder:
         self.exact_attention = exact_attention
         self.strict = strict
         self.training_only = training_only
+        self.gains = gains
         self.recording = True
         self._active = False  # in a pass that is recorded, and in its backward pass
         self.compiled = False  # a compiled graph holds the hooks
@@ -247,9 +249,11 @@ class Recorder:
         def action(x: Tensor) -> None:
             if not _in_backward():
                 self.dtypes["branch", s, c] = str(x.dtype).removeprefix("torch.")
-                x = x.detach()
-                self.tally.rise(("branch", s, c), x.abs().amax()[None].float() * abs(factor))
-                self._add_branch(s, c, self._rows(x) * factor, self._held.get((s, c)))
+                rows = self._rows(x.detach())
+                if factor != 1.0:
+                    rows = rows * factor
+                self.tally.rise(("branch", s, c), rows.abs().amax()[None])
+                self._add_branch(s, c, rows, self._held.get((s, c)))
 
         return action
 
@@ -263,7 +267,7 @@ class Recorder:
 
     def _norm(self, k: int, norm: NormPoint) -> Action:
         centred, eps = norm.formula == "layer_norm", float(norm.eps or 0.0)
-        module = self.model.get_submodule(norm.name) if norm.name else None
+        module = self.model.get_submodule(norm.name) if norm.name and self.gains else None
         offset = 1.0 if norm.semantics.endswith("1 + weight") else 0.0
 
         def action(x: Tensor) -> None:
@@ -310,9 +314,8 @@ class Recorder:
 
         def hook(gradient: Tensor) -> None:
             if self._active:
-                gradient = gradient.detach()
-                self.tally.rise(key, gradient.abs().amax()[None])
-                rows = self._rows(gradient)
+                rows = self._rows(gradient.detach())
+                self.tally.rise(key, rows.abs().amax()[None])
                 entries = torch.full_like(rows.sum(), rows.numel())
                 self.tally.add(key, torch.stack((entries, rows.double().square().sum())))
 

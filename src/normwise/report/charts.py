@@ -29,7 +29,17 @@ MEAN: Spec = {"size": 70, "filled": True, "opacity": 1}
 SEED: Spec = {"size": 25, "opacity": 0.6}
 HEIGHT = 260
 COMMA = r", (?![^(]*[)])|\uff0c"  # where a label may go on in a second line
-ROWS = {"finals": 26, "marks": 38}  # of those with a row for each label
+ROWS = {"finals": 26, "marks": 38, "grid": 24}  # of those with a row for each label
+# How a cell of a grid looks: a colour, and a form for whoever does not see it.
+CELLS = {
+    "ok": ("#009e73", "circle"),
+    "info": ("#2f86c9", "diamond"),
+    "warn": ("#e69f00", "triangle-up"),
+    "fail": ("#d55e00", "M-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0L-1,-.7Z"),
+    "not measured": ("#8f8f8f", "M-1,-.2L1,-.2L1,.2L-1,.2Z"),
+}
+DOTS_AT_MOST = 50
+QUIET = ("ok", "not measured")  # small, so that the others are seen
 LETTER, ENTRY = 7, 45  # pixels of a legend: a letter, and the symbol with the gaps around it
 POINTS = "points"
 TITLES = {"label": "variant", "lr": "rate", "at": "branches", "low": "from", "high": "to"}
@@ -77,6 +87,7 @@ def _look(ink: str) -> Spec:
         "axis": {**text, **lines, "labelLimit": 190},
         "legend": {**text, **symbols, "orient": "top", "labelLimit": 320},
         "rule": {"color": ink},
+        "text": {"color": ink},
     }
 
 
@@ -175,8 +186,58 @@ def _lines(figure: Figure) -> Layers:
         "predicted": _only(base, "predicted")
         .mark_line(strokeWidth=8, opacity=0.25, strokeCap="round")
         .encode(y=_scaled("predicted", y)),
-        "y": base.mark_line(**LINE, point={"size": 30}).encode(y=_scaled("y", y), tooltip=told),
+        "y": _only(base, "y")
+        .mark_line(**LINE, point=_dots(figure))
+        .encode(y=_scaled("y", y), tooltip=told),
+        "limit": _limits(y),
     }
+
+
+def _dots(figure: Figure) -> Spec | bool:
+    """Dots on a line, where they do not run into one another and hide what is behind them."""
+    places = {row["x"] for row in figure.rows if "x" in row}
+    return {"size": 30} if len(places) <= DOTS_AT_MOST else False
+
+
+def _limits(y: Axis) -> alt.LayerChart | alt.FacetChart:
+    """Dotted lines across, each with its name above its right end."""
+    base = _only(alt.Chart(alt.NamedData(name=POINTS)), "limit").encode(y=_scaled("limit", y))
+    edge = alt.value(alt.ExprRef("width"))
+    return alt.layer(
+        base.mark_rule(strokeDash=[1, 3], opacity=0.8),
+        base.mark_text(align="right", dy=-6).encode(text="label:N", x=edge),
+    )
+
+
+def _grid(figure: Figure) -> Layers:
+    """How bad it is, by row and column: a form and a colour in each cell."""
+    rows = list(dict.fromkeys(row["label"] for row in figure.rows))
+    columns = list(dict.fromkeys(row["column"] for row in figure.rows))
+    axis, _ = _axes(figure)
+    colours, forms = zip(*CELLS.values(), strict=True)
+    cell = f"min(14, 0.8 * width / {len(columns)})"
+    small, large = (
+        alt.value(alt.ExprRef(f"pow({share} * {cell}, 2)")) for share in (0.6, 1)
+    )  # fmt: skip
+    legend = alt.Legend(symbolStrokeWidth=0, symbolSize=90, columns=3)
+    return {
+        "state": _only(alt.Chart(alt.NamedData(name=POINTS)), "state")
+        .mark_point(filled=True, opacity=1)
+        .encode(
+            x=alt.X("column:O", title=axis.title, scale=alt.Scale(domain=columns),
+                    axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=6,
+                                  grid=False)),
+            y=alt.Y("label:N", title=None, scale=alt.Scale(domain=rows),
+                    axis=alt.Axis(grid=True)),
+            shape=alt.Shape("state:N", title=None, scale=alt.Scale(domain=list(CELLS), range=forms),
+                            legend=legend),
+            color=alt.Color("state:N", title=None,
+                            scale=alt.Scale(domain=list(CELLS), range=colours), legend=legend),
+            size=alt.condition(alt.FieldOneOfPredicate("state", list(QUIET)), small, large),
+            tooltip=[alt.Tooltip(f"{name}:N", title=title) for name, title in (
+                ("label", "check"), ("state", "verdict"), ("where", "where"), ("told", "worst"))],
+        )
+    }  # fmt: skip
 
 
 def _marks(figure: Figure) -> Layers:
@@ -209,8 +270,11 @@ def _legend(figure: Figure) -> str:
 def _scaled(field: str, axis: Axis, *, channel: Any = None, grid: bool = True) -> Any:
     """A channel of a numeric field, linear or logarithmic; x is horizontal unless said."""
     made = channel or (alt.X if field == "x" else alt.Y)
-    scale = alt.Scale(type="log") if axis.log else alt.Scale(zero=False)
-    ticks = alt.Axis(grid=grid, tickCount=6, format="~g" if axis.log else alt.Undefined)
+    scale = alt.Scale(type="log") if axis.log else alt.Scale(zero=axis.zero)
+    ticks = alt.Axis(
+        grid=grid, tickCount=6, format="~g" if axis.log else alt.Undefined,
+        tickMinStep=1 if axis.whole else alt.Undefined,
+    )  # fmt: skip
     return made(f"{field}:Q", title=axis.title, scale=scale, axis=ticks)
 
 
@@ -222,6 +286,7 @@ CHARTS: Mapping[str, Callable[[Figure], Layers]] = {
     "gradient": _depth,
     "lines": _lines,
     "marks": _marks,
+    "grid": _grid,
 }
 
 
@@ -246,11 +311,16 @@ def _channel(values: Legend | None, looks: Sequence[Any], *, legend: bool = True
         return {"legend": None}
     count = len(values.values)
     look = {"range": list(looks[:count])} if count <= len(looks) else {"scheme": SCHEME}
-    columns = alt.ExprRef(f"max(1, floor(width / {ENTRY + LETTER * _longest(values.values)}))")
+    columns = _columns(values.values)
     return {
         "scale": alt.Scale(domain=values.values, **look),
         "legend": alt.Legend(title=values.title, columns=columns) if legend else None,
     }
+
+
+def _columns(labels: Sequence[str]) -> alt.ExprRef:
+    """How many entries of a legend stand side by side."""
+    return alt.ExprRef(f"max(1, floor(width / {ENTRY + LETTER * _longest(labels)}))")
 
 
 def _longest(labels: Sequence[str]) -> int:

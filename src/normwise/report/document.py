@@ -59,10 +59,12 @@ class Legend:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its title, and whether it is logarithmic."""
+    """An axis: its title, and whether it is logarithmic, counts in whole numbers, begins at 0."""
 
     title: str
     log: bool = False
+    whole: bool = False
+    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Figure:
         level: a loss to compare with, drawn as a line across.
         caption: what the marks mean.
         x, y: the axes, of a chart that has none of its own.
+        half: stands beside another one where there is room for two.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Figure:
     caption: str = ""
     x: "Axis | None" = None
     y: "Axis | None" = None
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class Section:
         detail: for a page, and left out in a terminal.
         level: of the title: 3 for a part of the section before it.
         anchor: a name under which cells of kind "anchor" lead here.
+        folded: shown when its title is clicked, for what is long.
     """
 
     title: str
@@ -135,6 +140,7 @@ class Section:
     detail: bool = False
     level: int = 2
     anchor: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)

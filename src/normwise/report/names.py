@@ -6,9 +6,12 @@ from typing import Any
 from rich import box
 from rich.table import Table as Grid
 
+from normwise.lab.remedy import REMEDIES
 from normwise.norms.registry import NORMS
 from normwise.ops.dispatch import BACKENDS
 from normwise.ops.rounding import ROUNDINGS
+from normwise.probe.checks.registry import CHECKS
+from normwise.probe.findings import Check
 from normwise.residual.registry import PLACEMENTS
 from normwise.schedules import SCHEDULES
 from normwise.table import Table
@@ -54,6 +57,25 @@ def _backends() -> Grid:
     return _grid(("backend", "what runs a norm"), BACKENDS.items())
 
 
+def _checks() -> Grid:
+    rows = ((name, check.summary, _asked(check)) for name, check in CHECKS.items())
+    return _grid(("check", "what it tells", "asked"), rows)
+
+
+def _asked(check: Check) -> str:
+    """When a check is asked, unless checks are named."""
+    if not check.default:
+        return "by name"
+    if check.initial and check.training:
+        return "always"
+    return "before training" if check.initial else "in training"
+
+
+def _remedies() -> Grid:
+    rows = ((name, row.summary) for name, row in REMEDIES.items())
+    return _grid(("remedy", "what it changes"), rows)
+
+
 def _with_aliases(table: Table[Any], name: str) -> str:
     """A name, and in the next line the others under which it is found."""
     return "\n  ".join([name, *table.aliases(name)])
@@ -66,4 +88,6 @@ TABLES_OF_NAMES: Mapping[str, Callable[[], Grid]] = {
     "schedules": _schedules,
     "roundings": _roundings,
     "backends": _backends,
+    "checks": _checks,
+    "remedies": _remedies,
 }

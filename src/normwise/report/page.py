@@ -4,10 +4,9 @@ from functools import cache
 from pathlib import Path
 
 from normwise.errors import MissingExtra
-from normwise.lab.comparison import Comparison
 from normwise.report.charts import spec
-from normwise.report.comparison import document
 from normwise.report.document import Document
+from normwise.report.documents import Result, document_of
 from normwise.report.files import save
 from normwise.report.prose import html
 from normwise.report.spelling import KINDS, spell
@@ -23,13 +22,13 @@ HERE = Path(__file__).parent
 FRAGMENT_WIDTH = 680
 
 
-def write_page(comparison: Comparison, path: str | Path) -> None:
-    """Writes the page of a comparison: one HTML file that opens without a network.
+def write_page(result: Result, path: str | Path) -> None:
+    """Writes the page of a comparison or a diagnosis: one HTML file that opens without a network.
 
     Raises:
         StoreError: the file cannot be written; what was there before is still there.
     """
-    save(Path(path), page(document(comparison)).encode())
+    save(Path(path), page(document_of(result)).encode())
 
 
 def page(report: Document) -> str:

@@ -81,13 +81,13 @@ def _depth_table(
             *(Column(depth, kind) for depth in DEPTHS_SHOWN),
         ],
         rows=[
-            (*(str(profile.axes[axis]) for axis in axes), what, *_five(values))
+            (*(str(profile.axes[axis]) for axis in axes), what, *five(values))
             for profile, what, values in lines
         ],
     )  # fmt: skip
 
 
-def _five(values: Profile) -> list[float]:
+def five(values: Profile) -> list[float]:
     """Values at five depths, infinity for an overflow."""
     step = (len(values) - 1) / (len(DEPTHS_SHOWN) - 1)
     picked = [values[round(step * i)] for i in range(len(DEPTHS_SHOWN))]

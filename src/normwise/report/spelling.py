@@ -87,6 +87,11 @@ def _measured(write: Callable[[float], str]) -> Callable[[float], str]:
     return lambda value: write(value) if math.isfinite(value) else "overflow"
 
 
+def _reading(value: float) -> str:
+    """A number that may be infinite or none."""
+    return significant(value) if math.isfinite(value) else str(value)
+
+
 def _milliseconds(times: Mapping[str, float]) -> str:
     """1.23 (1.20-1.31): median and quartiles, of seconds."""
     median, lower, upper = (f"{1e3 * times[key]:#.3g}" for key in ("median", "lower", "upper"))
@@ -102,6 +107,7 @@ KINDS: Mapping[str, Kind] = {
     "text": Kind(str, wraps=True),
     "anchor": Kind(str),
     "number": Kind(significant, numeric=True),
+    "reading": Kind(_reading, numeric=True),
     "seconds": Kind("{:.1f}".format, numeric=True),
     "loss": Kind(spread, numeric=True),
     "difference": Kind(_difference, numeric=True),

@@ -8,17 +8,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from normwise.lab.comparison import Comparison
-from normwise.report.comparison import document
 from normwise.report.document import Block, Command, Document, Note, Prose, Section, Table
+from normwise.report.documents import Result, document_of
 from normwise.report.spelling import KINDS, spell
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def show(comparison: Comparison, console: Console | None = None) -> None:
-    """Prints a comparison to standard output, or to a console."""
-    write(document(comparison), console)
+def show(result: Result, console: Console | None = None) -> None:
+    """Prints a comparison or a diagnosis to standard output, or to a console."""
+    write(document_of(result), console)
 
 
 def write(report: Document, console: Console | None = None) -> None:

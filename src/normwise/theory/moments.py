@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Covariance = NDArray[np.float64]
-"""Mean products of a gradient's entries between the tokens of a sequence, (tokens, tokens)."""
+"""Mean products of entries between the tokens of a sequence, (tokens, tokens)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,25 @@ class Moments:
         return self.scaled(1.0 / (self.square + eps)) if self.square else self
 
 
+def spread(moments: Moments, tokens: int) -> Covariance:
+    """The covariance of tokens that differ from each other in the same degree."""
+    own = moments.square - moments.overlap
+    return np.full((tokens, tokens), moments.overlap) + own * np.eye(tokens)
+
+
+def mean_moments(x: Covariance) -> Moments:
+    """Means over tokens and over pairs of them."""
+    tokens, square = len(x), float(np.trace(x)) / len(x)
+    return Moments(square, (float(x.sum()) / tokens - square) / (tokens - 1) if tokens > 1 else 0.0)
+
+
+def sizes(x: Covariance, eps: float = 0.0) -> Covariance:
+    """What a norm divides a product of two tokens by; infinite for tokens of nothing."""
+    root = np.sqrt(np.diag(x) + eps)
+    root = np.where(root > 0.0, root, np.inf)
+    return root * root[:, None]
+
+
 class Branch(Protocol):
     """A residual branch at initialisation: moments in, moments out."""
 
@@ -43,8 +62,12 @@ class Branch(Protocol):
 
 
 class Reversible(Branch, Protocol):
-    """A branch that says what it does to a gradient on its way back."""
+    """A branch that says token by token what it does, and to a gradient on its way back."""
 
-    def backward(self, entry: Moments, gradient: Covariance) -> Covariance:
+    def forward(self, entry: Covariance) -> Covariance:
+        """Covariance of what it gives."""
+        ...
+
+    def backward(self, entry: Covariance, gradient: Covariance) -> Covariance:
         """Covariance of the gradient at the entry, from that at the output."""
         ...

@@ -1,5 +1,7 @@
 """Adam's eps beside the gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,14 +17,16 @@ FP32 = 1e-5  # sums of 4096 squares
 
 
 def measured(eps: float, loss_factor: float = 1.0) -> list[Reading]:
+    """As of a training, at whose first step this is."""
     made = nw.Transformer(nw.TransformerConfig(depth=2), seed=0)
     optimizer = torch.optim.AdamW(made.parameters(), eps=eps)
     cross = torch.nn.functional.cross_entropy
-    return check(
+    result = check(
         made, IDS, lambda out, ids: loss_factor * cross(out[:, :-1].flatten(0, 1),
                                                         ids[:, 1:].flatten()),
         optimizer, checks=[CHECK.name],
-    ).readings  # fmt: skip
+    )  # fmt: skip
+    return readings(CHECK, replace(result.record, stage="training"))
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +81,13 @@ def test_rows_of_tokens_that_did_not_occur_do_not_count() -> None:
     assert watch.rows is not None
     (one,) = watch.read(watch.rows.tolist())
     assert one.floor == pytest.approx(2.0, rel=FP32)
+
+
+def test_branches_that_begin_as_nothing_are_no_fault() -> None:
+    """LayerScale's first gradients are a hundredth of eps (0.04 at 12 layers), by design."""
+    config = nw.TransformerConfig(depth=12, placement="layer_scale")
+    model = nw.Transformer(config, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(0))
+    result = nw.check(model, batch, optimizer=optimizer, checks=["adam-eps-floor"])
+    assert {one.severity for one in result.readings} == {"ok", "info"}

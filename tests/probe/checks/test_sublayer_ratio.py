@@ -16,7 +16,7 @@ FACTORS = [
 
 @pytest.mark.parametrize(("factor", "found"), FACTORS)
 @pytest.mark.parametrize("declared", [True, False])
-def test_one_branch_in_the_middle(factor: float, found: str, declared: bool) -> None:
+def test_one_branch_in_the_middle(factor: float, found: str, *, declared: bool) -> None:
     made = scaled(model(), factor, [4], ["feed_forward"])
     made = made if declared else undeclared(made)
     assert severity(CHECK, made) == found
@@ -44,7 +44,7 @@ def test_the_first_layer_of_an_undeclared_stack_is_not_judged() -> None:
     {"placement": "depth_scaled_norm", "depth": 48}, {"init": "xavier", "depth": 48},
 ])  # fmt: skip
 @pytest.mark.parametrize("declared", [True, False])
-def test_healthy_models_are_silent(settings: dict[str, object], declared: bool) -> None:
+def test_healthy_models_are_silent(settings: dict[str, object], *, declared: bool) -> None:
     made = model(width=64, **settings)  # type: ignore[arg-type]
     assert severity(CHECK, made if declared else undeclared(made)) == "ok"
 

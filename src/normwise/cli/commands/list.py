@@ -2,7 +2,9 @@
 
 import click
 
-TABLES = ("norms", "placements", "inits", "schedules", "roundings", "backends")
+TABLES = (
+    "norms", "placements", "inits", "schedules", "roundings", "backends", "checks", "remedies",
+)  # fmt: skip
 
 
 @click.command("list")
@@ -10,7 +12,7 @@ TABLES = ("norms", "placements", "inits", "schedules", "roundings", "backends")
 @click.option("--explain", metavar="NAME", help="Show one placement in full.")
 @click.option("--depth", default=12, show_default=True, help="Layers, for --explain.")
 def list_rows(what: str, explain: str | None, depth: int) -> None:
-    """Show the known norms, placements, inits, schedules, roundings or backends."""
+    """Show the known norms, placements, inits and so on, each with what it is."""
     from rich.console import Console
 
     from normwise.errors import SettingError

@@ -7,6 +7,8 @@ the gradient: learning slows down without a sign in the loss. Entries without an
 those of tokens that did not occur, are left out, and so are vectors: the gradient of a key's bias
 is zero but for rounding. While attention logits are small, so are the gradients of the matrices of
 queries and keys, to e = 0.5 in a healthy training of ours; so the median matrix of a layer counts.
+At initialisation it is told and no fault: branches that begin as nearly nothing, and an encoder
+behind an attention that is still even, have small gradients until they have grown.
 """
 
 from collections.abc import Iterator
@@ -30,12 +32,14 @@ def measure(run: Run) -> Iterator[Reading | Unmeasured]:
     told = [one for one in run.now.updates if one.matrix and one.floor is not None]
     if not told:
         yield Unmeasured(NAME, "no optimizer with an eps has taken a step on a matrix")
+    at_most = "info" if run.now.stage == "initial" else "fail"
     for where, tensors in by_layer(told).items():
         floors = {one.name: one.floor for one in tensors if one.floor is not None}
         least = min(floors, key=floors.__getitem__)
         yield STANDARD.reading(
             where, "e = RMS(g)/eps, of the median matrix", median_high(floors.values()),
-            layer=tensors[0].layer, note=f"Least in {least}: {floors[least]:.3g}.",
+            layer=tensors[0].layer, at_most=at_most,
+            note=f"Least in {least}: {floors[least]:.3g}.",
         )  # fmt: skip
 
 

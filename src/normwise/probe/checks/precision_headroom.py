@@ -31,7 +31,7 @@ STREAM = Standard(
 )  # fmt: skip
 WEIGHTS = Standard(NAME, VANISHED, Remedy("Keep the weights in fp32 and train under autocast."))
 HEAD = Standard(
-    NAME, LOGITS, Remedy("Compute logits in fp32, and add a z-loss.", ("final-norm",))
+    NAME, LOGITS, Remedy("Compute logits in fp32, and add a z-loss.")
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ NAME = "residual-drift"
 LIMITS = Limits(10.0, 100.0, "C", "ours; at most 2.2 in our healthy trainings")
 REMEDY = Remedy(
     "Lower the learning rate, or norm the result of every sublayer before it is added.",
-    ("peri-norm", "depth-scaled-norm", "final-norm"),
+    ("peri-norm", "depth-scaled-norm"),
 )
 STANDARD = Standard(NAME, LIMITS, REMEDY)
 
