@@ -33,3 +33,10 @@ def test_it_is_a_mapping_of_full_names() -> None:
     assert dict(COLOURS) == {"light_red": 1, "blue": 2}
     assert COLOURS.aliases("light_red") == ["red"]
     assert 3 not in COLOURS
+
+
+def test_rows_may_have_hyphens() -> None:
+    table = Table("check", {"signal-growth": 1})
+    for name in ("signal-growth", "signal_growth", "Signal-Growth"):
+        assert name in table and table[name] == 1 and table.resolve(name) == "signal-growth"
+    assert "growth" not in table

@@ -24,6 +24,7 @@ class Table(Mapping[str, Row], Generic[Row]):
         self._kind = kind
         self._rows = dict(rows)
         self._aliases = dict(aliases or {})
+        self._plain = {_plain(name): name for name in rows} | self._aliases
 
     def resolve(self, name: str) -> str:
         """The full name behind a name or an alias."""
@@ -34,8 +35,7 @@ class Table(Mapping[str, Row], Generic[Row]):
         return self._full(name)
 
     def _full(self, name: str) -> str:
-        plain = name.strip().lower().replace("-", "_")
-        return self._aliases.get(plain, plain)
+        return self._plain.get(_plain(name), name)
 
     def aliases(self, name: str) -> list[str]:
         """The other names under which a row is found."""
@@ -52,3 +52,8 @@ class Table(Mapping[str, Row], Generic[Row]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def _plain(name: str) -> str:
+    """A name as it is looked up: rows may have hyphens themselves."""
+    return name.strip().lower().replace("-", "_")
