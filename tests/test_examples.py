@@ -10,10 +10,14 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
-def output(example: str, *words: str) -> str:
+def output(example: str, *words: str, cwd: Path | None = None) -> str:
     path = next(path for path in EXAMPLES if path.name == example)
     run = subprocess.run(
-        [sys.executable, str(path), *words], capture_output=True, text=True, timeout=200
+        [sys.executable, str(path), *words],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=cwd,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -40,3 +44,11 @@ def test_a_model_of_one_s_own(tmp_path: Path) -> None:
     assert rows == [
         [norm, str(depth)] for depth in (4, 16) for norm in ("layer_norm", "rms_norm", "no_norm")
     ]
+
+
+def test_a_model_that_is_watched(tmp_path: Path) -> None:
+    """It is found healthy, and its log has a line for each sampled step."""
+    text = output("watched_model.py", "40", cwd=tmp_path)
+    assert text.startswith("The signal of this Model is healthy")
+    assert text.endswith("No warning in 22 records.\n")
+    assert len((tmp_path / "runs" / "watched.jsonl").read_text().splitlines()) == 22

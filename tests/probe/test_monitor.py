@@ -286,12 +286,31 @@ def test_what_trackers_are_given() -> None:
         Monitor(Tiny(), sinks=["runs"])  # type: ignore[list-item]
 
 
+def test_what_fails_beside_the_training_does_not_end_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tracker that is gone, and a log in a file's place: told once each."""
+
+    class Gone(Tracker):
+        def log(self, values: Mapping[str, Any], step: int) -> None:
+            raise ConnectionError("no tracker")
+
+    (tmp_path / "file").write_text("")
+    monitor, _, losses = watched(7, sinks=[Gone()], log=tmp_path / "file" / "run.jsonl")
+    assert losses == train(Tiny(), 7)
+    assert len(monitor.run.records) == 3
+    told = [line for line in caplog.messages if "goes on without" in line]
+    assert [line.rpartition(" ")[2] for line in told] == ["log", "sinks"]
+
+
 def test_the_log_has_a_line_for_each_record(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run.jsonl"
     monitor, _, losses = watched(7, log=path)
     lines = read_lines(path)
     assert [line["step"] for line in lines] == [0, 1, 5]
     assert lines[-1]["record"]["loss"] == pytest.approx(losses[5])
+    assert [tuple(one) for line in lines for one in line["losses"]] == list(enumerate(losses[:6]))
+    assert lines[-1]["story"] is None and lines[-1]["findings"] == []
     point = monitor.run.records[-1].stacks[0].points[-1]
     assert point is not None
     assert lines[-1]["record"]["stacks"][0]["points"][-1]["rms"] == point.rms

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, scaled_dot_product_attention
 
+import normwise as nw
 from normwise.model.config import TransformerConfig
 from normwise.model.transformer import Transformer
 from normwise.probe.measured import record
@@ -224,3 +225,19 @@ def test_a_stride_leaves_the_maximum_alone() -> None:
     assert point.largest == 5000.0 and point.massive[0] == (3, 5000.0)
     assert point.rms == cold.rms
     assert point.count == 4 * 6 * WIDTH
+
+
+def test_the_attention_of_torch_s_own_layers_is_seen() -> None:
+    """Logits by hand from the packed projection of nn.MultiheadAttention."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 3, nn.LayerNorm(16), enable_nested_tensor=False)
+    x = torch.randn(2, 12, 16)
+    found = nw.check(model, x, checks=["attn-logit-max"]).record
+    attention = model.layers[0].self_attn
+    q, k, _ = (model.layers[0].norm1(x) @ attention.in_proj_weight.T).chunk(3, dim=-1)
+    q, k = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in (q, k))
+    expected = (q @ k.mT / 8**0.5).abs().amax((0, 2, 3)).tolist()
+    assert [one.layer for one in found.attentions] == [0, 1, 2]
+    assert found.attentions[0].largest == pytest.approx(expected, rel=1e-5)
+    assert torch.nn.functional.scaled_dot_product_attention is scaled_dot_product_attention

@@ -125,7 +125,7 @@ def test_places_of_one_check_are_one_event() -> None:
     another = replace(one, where="layer 1 attention")
     told = story(run(), [(step, one), (130, another)])
     assert told is not None
-    assert told.events[0].endswith("at step 120, and at 1 more places later")
+    assert told.events[0].endswith("at step 120, and at 1 more place later")
 
 
 def test_a_batch() -> None:

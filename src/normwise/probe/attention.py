@@ -7,6 +7,7 @@ added to them, those are read.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ class AttentionWatch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        with self._within(func):
+            out = func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             with torch.no_grad():
                 self._fused(*args, **kwargs)
@@ -56,6 +58,27 @@ class AttentionWatch(TorchFunctionMode):
             with torch.no_grad():
                 self._given(args[0] if args else kwargs["input"])
         return out
+
+    @contextmanager
+    def _within(self, func: Any) -> Iterator[None]:
+        """torch's multi-head attention is one function to a mode, which does not see the attention
+        that it calls by the name in its module.
+        """
+        if func is not F.multi_head_attention_forward:
+            yield
+            return
+        plain = F.scaled_dot_product_attention
+
+        def seen(*args: Any, **kwargs: Any) -> Tensor:
+            with torch.no_grad():
+                self._fused(*args, **kwargs)
+            return plain(*args, **kwargs)
+
+        F.scaled_dot_product_attention = seen
+        try:
+            yield
+        finally:
+            F.scaled_dot_product_attention = plain
 
     def _fused(
         self,

@@ -220,7 +220,8 @@ def _events(bad: dict[str, list[Reading]]) -> tuple[str, ...]:
     lines = []
     for found in sorted(bad.values(), key=lambda one: one[0].step):
         more = len({one.where for one in found}) - 1
-        lines.append(_event(found[0]) + (f", and at {more} more places later" if more else ""))
+        others = f", and at {more} more place{'s' if more > 1 else ''} later" if more else ""
+        lines.append(_event(found[0]) + others)
     return tuple(lines)
 
 

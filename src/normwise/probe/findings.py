@@ -171,7 +171,7 @@ def lines(found: Iterable[Reading]) -> list[str]:
     for one in found:
         groups.setdefault((one.check, one.severity), []).append(one)
     return [
-        first.line + (f" And at {len(rest)} more places." if rest else "")
+        first.line + (f" And at {len(rest)} more place{'s' * (len(rest) > 1)}." if rest else "")
         for first, *rest in groups.values()
     ]
 
@@ -187,6 +187,11 @@ class Sheet:
 
     readings: list[Reading] = field(default_factory=list)
     unmeasured: list[Unmeasured] = field(default_factory=list)
+
+    def take(self, other: "Sheet") -> None:
+        """Adds what another one has."""
+        self.readings += other.readings
+        self.unmeasured += other.unmeasured
 
     @property
     def findings(self) -> list[Reading]:

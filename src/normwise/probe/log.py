@@ -8,6 +8,7 @@ from typing import Any
 
 from normwise.errors import StoreError
 from normwise.files import plain, write_result
+from normwise.probe.causes import Story
 from normwise.probe.findings import Reading
 from normwise.probe.record import Record
 
@@ -20,8 +21,12 @@ class RunLog:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def write(self, record: Record, findings: Sequence[Reading]) -> None:
-        """A line for a record and what the checks found in it.
+    def write(
+        self, record: Record, findings: Sequence[Reading], story: Story | None,
+        losses: Sequence[tuple[int, float]],
+    ) -> None:  # fmt: skip
+        """A line for a record: what the checks found in it, the story of the training so far, and
+        the losses that are new.
 
         Raises:
             StoreError: the file cannot be written.
@@ -29,6 +34,7 @@ class RunLog:
         line = {
             "format": FORMAT, "step": record.step, "record": asdict(record),
             "findings": [asdict(one) for one in findings],
+            "story": None if story is None else asdict(story), "losses": list(losses),
         }  # fmt: skip
         text = json.dumps(plain(line), allow_nan=False)
         try:

@@ -9,7 +9,7 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ from normwise.errors import SettingError
 from normwise.probe.causes import Story, story
 from normwise.probe.checks.registry import CHECKS, apply
 from normwise.probe.checks.spike_score import leaves_band
-from normwise.probe.findings import SEVERITIES, Reading, lines
+from normwise.probe.findings import SEVERITIES, Reading, Sheet, lines
 from normwise.probe.log import RunLog
 from normwise.probe.measured import record
 from normwise.probe.pace import Pace
@@ -132,6 +132,8 @@ class Monitor:
         self._gradients: Tensor | None = None
         self._told: list[_Told] = []
         self._dumped = False
+        self._written = -1
+        self._failed: set[str] = set()
         self._unseen: list[str] = []
         self._random = random.Random(0)  # not torch's: its state is the training's
         self._frozen: dict[tuple[int, int], bool] = {}
@@ -333,12 +335,33 @@ class Monitor:
         self.run.records.append(made)
         self.last.append(made)
         _thin(self.run.records)
-        sheet, _ = apply(self.run, self.checks)
+        sheet = Sheet()
+        self._safely("checks", lambda: sheet.take(apply(self.run, self.checks)[0]))
+        new = self._new(sheet.findings, pending.step)
         if _is_first():
-            if self.log is not None:
-                self.log.write(made, sheet.findings)
-            send(self.sinks, metrics(made, sheet.readings), pending.step)
-        return self._new(sheet.findings, pending.step)
+            self._safely("log", lambda: self._write(made, sheet.findings))
+            values = metrics(made, sheet.readings)
+            self._safely("sinks", lambda: send(self.sinks, values, pending.step))
+        return new
+
+    def _write(self, made: Record, findings: list[Reading]) -> None:
+        """A line of the log."""
+        if self.log is not None:
+            losses = [one for one in self.run.losses if one[0] > self._written]
+            self._written = losses[-1][0] if losses else self._written
+            self.log.write(made, findings, self.story, losses)
+
+    def _safely(self, what: str, work: Callable[[], object]) -> None:
+        """Work that must not end a training: an error is told with its trace, and it is left out
+        from then on.
+        """
+        if what in self._failed:
+            return
+        try:
+            work()
+        except Exception:
+            self._failed.add(what)
+            LOGGER.exception("the monitor goes on without its %s", what)
 
     def _record(
         self, recorder: Recorder, pending: "_Pending", sums: dict[Any, Any], maxima: dict[Any, Any]
@@ -403,7 +426,8 @@ class Monitor:
         if leaves_band(self.run.losses):
             self.pace.alarmed(self.taken)
         if not math.isfinite(value) and not self._dumped and self.log is not None and _is_first():
-            self.log.dump(step, list(self.last))
+            log, last = self.log, list(self.last)
+            self._safely("dump", lambda: log.dump(step, last))
             self._dumped = True
 
 
