@@ -15,7 +15,7 @@ from normwise.anatomy.leaves import leaf, leaves
 from normwise.anatomy.norm_semantics import norm_semantics
 from normwise.anatomy.stream import Anatomy, Connection, PlacedNorm, source
 from normwise.anatomy.trace import Graph, Node, Tap
-from normwise.errors import AnatomyUnknown
+from normwise.errors import AnatomyUnknown, SettingError
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class At:
 
     tap: Tap
     factor: float = 1.0
-    read: Callable[[Any], Tensor] | None = None
+    read: Callable[[Any], Tensor | None] | None = None
 
     def tensor(self, tree: Any) -> Tensor | None:
         """The tensor in what a module takes or gives; None where there is none of floats."""
@@ -107,6 +107,7 @@ class Points:
         stacks: one, or an encoder and a decoder.
         norms: all of them.
         missing: what no hook can see, a line each.
+        attentions: in a pass, those outside of the stacks too.
     """
 
     placement: str
@@ -114,6 +115,7 @@ class Points:
     stacks: list[StackPoints]
     norms: list[NormPoint] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    attentions: int = 0
 
 
 def points(model: nn.Module, found: Anatomy) -> Points:
@@ -129,7 +131,9 @@ def points(model: nn.Module, found: Anatomy) -> Points:
         semantics.point(norm.node, norm.place, layers(norm), taps)
         for norm in found.norms
     ]  # fmt: skip
-    return Points(found.placement, found.parallel, stacks, norms, _missing(stacks, norms))
+    return Points(
+        found.placement, found.parallel, stacks, norms, _missing(stacks, norms), len(attentions)
+    )  # fmt: skip
 
 
 def named_points(model: nn.Module, pattern: str) -> Points:
@@ -138,8 +142,14 @@ def named_points(model: nn.Module, pattern: str) -> Points:
 
     Raises:
         AnatomyUnknown: fewer than two modules match.
+        SettingError: the pattern is no regular expression.
     """
-    names = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
+    try:
+        names = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
+    except re.error as error:
+        raise SettingError(
+            f"pattern must be a regular expression. {pattern!r} is none: {error}."
+        ) from error
     if len(names) < 2:
         raise AnatomyUnknown(
             f"A pattern must match the paths of at least two blocks. {pattern!r} matches "
@@ -157,9 +167,10 @@ def named_points(model: nn.Module, pattern: str) -> Points:
     return Points("not told", parallel=False, stacks=[StackPoints(connections, last)])
 
 
-def _first(tree: Any) -> Tensor:
-    """The first tensor of floats in what a block takes or gives."""
-    return next(tensor for _, tensor in leaves(tree) if tensor.is_floating_point())
+def _first(tree: Any) -> Tensor | None:
+    """The first tensor of floats with an axis of tokens in what a block takes or gives."""
+    floats = (x for _, x in leaves(tree) if x.is_floating_point() and x.ndim >= 2)
+    return next(floats, None)
 
 
 def _attentions(graph: Graph) -> list[list[Node]]:

@@ -97,22 +97,39 @@ def trace(model: nn.Module, *inputs: Any, **named: Any) -> Graph:
     """
     recorder = _Recorder(model)
     modes = [(module, module.training) for module in model.modules()]
-    kept = {buffer: buffer.clone() for buffer in model.buffers()}
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda), recorder.open():
+        with (
+            buffers_kept(model), torch.no_grad(), torch.random.fork_rng(devices=cuda),
+            recorder.open(),
+        ):  # fmt: skip
             model.eval()(*inputs, **named)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
         for module, training in modes:
             module.training = training
-        with torch.no_grad():
-            for buffer, value in kept.items():
-                buffer.copy_(value)
     _find_written_out(recorder.graph)
     return recorder.graph
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Puts back the buffers, those that a module has put another tensor in the place of, too."""
+    kept = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in model.modules() for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]  # fmt: skip
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffers, name, buffer, value in kept:
+                buffers[name] = buffer
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
 
 
 STEPS_BACK = 10  # operations from a norm's result to its input: 7 in a LayerNorm with gain and bias

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from normwise.probe.tally import Tally
 
 MASKED = -3e4  # a logit below it is a mask's: the least one is that of fp16, -65504
+Guard = Callable[[object, Callable[[], None]], None]
 ROWS = 64  # queries at a time, and of a sample
 FEWEST_KEYS = 32  # for an entropy: of fewer it says little
 NOTHING = 1e-3  # of the weight: what is left beside the first key says nothing of the others
@@ -28,23 +29,27 @@ SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax}
 class AttentionWatch(TorchFunctionMode):
     """Adds to a tally, for the attention number a of a pass and its H heads:
 
-        sums    ("entropy", a)   H entropies, H counts of queries, one of those skipped
+        sums    ("attended", a)  calls
+                ("entropy", a)   H entropies, H counts of queries, one of those skipped
         maxima  ("logit", a)     H largest magnitudes
                 ("bound", a)     H bounds max norm2(q) max norm2(k) |scale|
 
     Args:
         tally: to add to.
-        exact: all queries of all sequences; else 64 of two sequences.
+        exact: all queries of all sequences; else 64 of one sequence.
         choose: gives 64 of n queries.
+        guard: calls what is measured, and keeps its errors from the model.
     """
 
     def __init__(
-        self, tally: Tally, *, exact: bool, choose: Callable[[int], list[int]] | None = None
-    ) -> None:
+        self, tally: Tally, *, exact: bool, choose: Callable[[int], list[int]] | None = None,
+        guard: Guard | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.tally = tally
         self.exact = exact
         self.choose = choose or (lambda queries: list(range(min(queries, ROWS))))
+        self.guard = guard or (lambda where, work: work())
         self.number = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -52,12 +57,24 @@ class AttentionWatch(TorchFunctionMode):
         with self._within(func):
             out = func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            with torch.no_grad():
-                self._fused(*args, **kwargs)
+            self._measure(self._fused, *args, **kwargs)
         elif func in SOFTMAX and _is_attention(args, kwargs):
-            with torch.no_grad():
-                self._given(args[0] if args else kwargs["input"])
+            self._measure(self._given, args[0] if args else kwargs["input"])
         return out
+
+    def _measure(self, work: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Our own operations are none of the model, not of its precision, and not in its graph."""
+
+        def measured() -> None:
+            with (
+                torch._C.DisableTorchFunction(), torch.no_grad(),
+                torch.autocast(args[0].device.type, enabled=False),
+            ):  # fmt: skip
+                self.tally.add(("attended", self.number), torch.ones(1))
+                work(*args, **kwargs)
+
+        self.guard(("attention", self.number), measured)
+        self.number += 1
 
     @contextmanager
     def _within(self, func: Any) -> Iterator[None]:
@@ -70,8 +87,7 @@ class AttentionWatch(TorchFunctionMode):
         plain = F.scaled_dot_product_attention
 
         def seen(*args: Any, **kwargs: Any) -> Tensor:
-            with torch.no_grad():
-                self._fused(*args, **kwargs)
+            self._measure(self._fused, *args, **kwargs)
             return plain(*args, **kwargs)
 
         F.scaled_dot_product_attention = seen
@@ -94,31 +110,28 @@ class AttentionWatch(TorchFunctionMode):
         query, key = query.detach(), key.detach()
         if enable_gqa and key.shape[-3] != query.shape[-3]:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-        if query.ndim == 3:
-            query, key = query[None], key[None]
+        if query.ndim == 3 and attn_mask is not None and attn_mask.ndim == 3:
+            attn_mask = attn_mask[:, None]
+        query, key = _by_head(query), _by_head(key)
         factor = query.shape[-1] ** -0.5 if scale is None else scale
-        longest = [
-            torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(-1) for x in (query, key)
-        ]
+        longest = [torch.linalg.vector_norm(_wide(x), dim=-1).amax(-1) for x in (query, key)]
         bound = (longest[0] * longest[1]).flatten(0, -2).amax(0) * abs(factor)
         self.tally.rise(("bound", self.number), bound)
         for rows in self._rows(query.shape[-2]):
-            seen = self._sequences(query)
-            q, k = query[:seen][..., rows, :].float(), key[:seen].float()
+            seen = self._sequences(max(query.shape[0], key.shape[0]))
+            q, k = _wide(query[:seen][..., rows, :]), _wide(key[:seen])
             logits = q @ k.mT * factor
             valid, added = _masked(attn_mask, rows, query.shape[-2], logits, is_causal=is_causal)
             self._add(logits, logits if added is None else logits + added, valid)
-        self.number += 1
 
     def _given(self, logits: Tensor) -> None:
         logits = logits.detach()
         for rows in self._rows(logits.shape[-2]):
-            some = logits[: self._sequences(logits)][..., rows, :].float()
+            some = _wide(logits[: self._sequences(logits.shape[0])][..., rows, :])
             self._add(some, some, some > MASKED)
-        self.number += 1
 
-    def _sequences(self, x: Tensor) -> int:
-        return x.shape[0] if self.exact else min(x.shape[0], SAMPLED_SEQUENCES)
+    def _sequences(self, there: int) -> int:
+        return there if self.exact else min(there, SAMPLED_SEQUENCES)
 
     def _rows(self, queries: int) -> Iterator[list[int] | slice]:
         if not self.exact:
@@ -143,6 +156,17 @@ class AttentionWatch(TorchFunctionMode):
             torch.where(told, entropy, 0.0).sum(heads), told.expand_as(entropy).sum(heads),
             (counts & ~told).expand_as(entropy).sum()[None],
         )))  # fmt: skip
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """(B, H, T, K); without a head axis, or one that is one with the batch's, as of one head."""
+    if x.ndim == 3:
+        return x[:, None]
+    return x[None, None] if x.ndim == 2 else x
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _masked(

@@ -131,17 +131,22 @@ class _Maker:
         )  # fmt: skip
 
     def attentions(self, points: Points, *, exact: bool) -> list[Attention]:
-        seen = sorted(key[1] for key in self.maxima if key[0] == "logit" and any(self.maxima[key]))
+        seen = sorted(
+            key[1] for key, (calls, *_) in self.sums.items() if key[0] == "attended" and calls
+        )
         where = {
             number: (s, connection.layer)
             for s, stack in enumerate(points.stacks)
             for connection in stack.connections
             for number in connection.attention
         }
-        matched = len(where) == len(seen)
+        matched = len(seen) == points.attentions  # by their number: a pass may have others
         return [
-            self._attention(number, *(where[number] if matched else (0, None)), exact=exact)
+            self._attention(
+                number, *(where.get(number, (0, None)) if matched else (0, None)), exact=exact
+            )
             for number in seen
+            if ("logit", number) in self.maxima
         ]
 
     def _attention(self, number: int, stack: int, layer: int | None, *, exact: bool) -> Attention:

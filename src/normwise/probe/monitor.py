@@ -32,7 +32,7 @@ from normwise.probe.measured import record
 from normwise.probe.pace import Pace
 from normwise.probe.points import arguments, find_points
 from normwise.probe.record import Record, Run
-from normwise.probe.recorder import Recorder
+from normwise.probe.recorder import Hook, Recorder
 from normwise.probe.sinks import Sink, check_sink, metrics, send
 from normwise.probe.tally import Collected
 from normwise.probe.updates import FIELDS, UpdateWatch, frozen, gradient_sums
@@ -67,7 +67,9 @@ class Monitor:
 
     The first forward pass in training finds the points to measure, from a pass of its own. Steps
     are sampled one in `every`, and each of the first 20 and of the 20 after a new alarm. Outputs,
-    gradients and random state are those of a training without it; nothing is kept alive.
+    gradients and random state are those of a training without it; nothing is kept alive. Under a
+    gradient scaler the stream's gradients are those of the scaled loss, and a step that it skips
+    has none.
 
     A model that will be compiled, or sharded by `fully_shard`, must be given here before that,
     with a `batch`; its optimizer can follow by `watch`.
@@ -130,6 +132,9 @@ class Monitor:
         self._watching: list[RemovableHandle] = []
         self._pending: _Pending | None = None
         self._gradients: Tensor | None = None
+        self._overflowed: Tensor | None = None
+        self._closed = False
+        self._outside = False  # the last loss was out of its band
         self._told: list[_Told] = []
         self._dumped = False
         self._written = -1
@@ -143,7 +148,7 @@ class Monitor:
         if batch is not None:
             self._begin(find_points(self.model, *arguments(batch), pattern))
         else:
-            self._first = self.model.register_forward_pre_hook(self._find, with_kwargs=True)
+            self._first = self.model.register_forward_pre_hook(Hook(self._find), with_kwargs=True)
         if optimizer is not None:
             self.watch(optimizer)
 
@@ -152,6 +157,11 @@ class Monitor:
         for handle in self._watching:
             handle.remove()
         optimizer = getattr(optimizer, "optimizer", optimizer)  # in Accelerate's wrapper
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise SettingError(
+                f"A monitor watches one optimizer of torch. It got a {type(optimizer).__name__}. "
+                f"Of several, pass that of the matrices."
+            )
         self._updates = UpdateWatch(self.model, optimizer)
         self._watching = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -196,9 +206,15 @@ class Monitor:
 
     def close(self) -> None:
         """Reads what is left and leaves no trace in model and optimizer; twice is once."""
-        self._read_pending()
-        if _group() is None:
-            self._read_told()
+        self._closed = True
+        try:
+            self._read_pending()
+            if _group() is None:
+                self._read_told()
+        finally:
+            self._detach()
+
+    def _detach(self) -> None:
         for handle in (*self._watching, *((self._first,) if self._first else ())):
             handle.remove()
         self._watching.clear()
@@ -215,7 +231,11 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        self._closed = True
+        self._detach()
 
     @property
     def points(self) -> Points | None:
@@ -266,7 +286,7 @@ class Monitor:
         it would not see them come back.
         """
         recorder = self._recorder
-        if recorder is None:
+        if recorder is None or self._closed:
             return
         recorder.recording = self.pace.samples(self.taken)
         if recorder.recording:
@@ -286,13 +306,17 @@ class Monitor:
 
     def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
         if self._recorder is not None and self._recorder.recording and self._updates is not None:
-            self._updates.before()
+            self._safely("updates", self._updates.before)
 
     def _after_step(self, optimizer: Any, args: Any, options: Any) -> None:
         """The gradients are those that the optimizer was given: clipped, where they are clipped."""
-        if self._recorder is not None and self._recorder.recording and self._updates is not None:
-            self._updates.after()
-            self._gradients = gradient_sums(self.model, self._recorder.points)[1]
+        recorder, updates = self._recorder, self._updates
+        if recorder is None or not recorder.recording or updates is None:
+            return
+        self._safely("updates", updates.after)
+        self._gradients = gradient_sums(self.model, recorder.points)[1]
+        # of a fused optimizer, that skips the step by itself
+        self._overflowed = getattr(optimizer, "found_inf", None)
 
     # from the device to a record
 
@@ -305,9 +329,15 @@ class Monitor:
         if self._gradients is None:
             self._gradients = gradient_sums(self.model, recorder.points)[1]
         tally.send("parameters", self._gradients)
-        if self._updates is not None and self._updates.rows is not None:
-            tally.send("updates", self._updates.rows)
-            self._updates.rows = None
+        if self._updates is not None:
+            stepped = self._updates.rows is not None or "updates" in self._failed
+            skipped = _number(0.0 if stepped else 1.0, tally.device)
+            if self._overflowed is not None:
+                skipped = skipped + self._overflowed.to(skipped).sum()
+            tally.send("skipped", skipped)
+            if self._updates.rows is not None:
+                tally.send("updates", self._updates.rows)
+            self._updates.rows, self._overflowed = None, None
         tally.send("pace", self.pace.sums(tally.device))
         told: list[_Told] = []
         if group is not None:  # the losses since the last sample, whose mean all processes go by
@@ -315,6 +345,7 @@ class Monitor:
             tally.send("losses", torch.stack([_number(loss, tally.device) for _, loss, _ in told]))
         self._gradients = None
         collected = tally.collect(group)
+        recorder.renew()
         self._pending = _Pending(self.taken, collected, dict(recorder.dtypes), told)
 
     def _read_pending(self) -> list[Reading]:
@@ -367,6 +398,9 @@ class Monitor:
         self, recorder: Recorder, pending: "_Pending", sums: dict[Any, Any], maxima: dict[Any, Any]
     ) -> Record:
         parameters, updates = sums.pop("parameters"), sums.pop("updates", [])
+        factor = 1.0 / dist.get_world_size() if _group() else 1.0
+        if sums.pop("skipped", [0.0])[0]:  # a gradient scaler found an overflow: they mean nothing
+            factor, updates, parameters = math.nan, [], [0.0] * len(parameters)
         pairs = zip(parameters[::2], parameters[1::2], strict=True)
         fields = len(FIELDS)
         rows = [updates[at : at + fields] for at in range(0, len(updates), fields)]
@@ -375,7 +409,7 @@ class Monitor:
         return record(
             recorder.points, sums, maxima, pending.dtypes, exact_attention=False,
             # every process has the gradients of the mean over its own part of the batch
-            gradient_factor=1.0 / dist.get_world_size() if _group() else 1.0,
+            gradient_factor=factor,
             parameters={
                 key: ((square / n) ** 0.5 if n else None, still)
                 for (key, still), (n, square) in zip(self._frozen.items(), pairs, strict=True)
@@ -423,8 +457,10 @@ class Monitor:
         value = float(loss)
         self.run.losses.append((step, value))
         del self.run.losses[:-KEPT_LOSSES]
-        if leaves_band(self.run.losses):
+        outside = leaves_band(self.run.losses)
+        if outside and not self._outside:
             self.pace.alarmed(self.taken)
+        self._outside = outside
         if not math.isfinite(value) and not self._dumped and self.log is not None and _is_first():
             log, last = self.log, list(self.last)
             self._safely("dump", lambda: log.dump(step, last))

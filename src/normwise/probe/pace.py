@@ -35,6 +35,7 @@ class Pace:
         self.every = every
         self.max_overhead = max_overhead
         self.dense_until = FIRST
+        self.next_alarm = 0
         self.seconds = 0.0  # that a sampled step takes longer
         self.step_seconds = math.nan  # of a step that is not sampled
         self._durations: dict[bool, deque[float]] = {
@@ -47,8 +48,12 @@ class Pace:
         return step < self.dense_until or step % self.every == 0
 
     def alarmed(self, step: int) -> None:
-        """Samples all of the next steps."""
-        self.dense_until = max(self.dense_until, step + FIRST)
+        """Samples all of the next steps, where none were for an alarm in the last four periods: a
+        training that alarms all the time is not sampled all the time.
+        """
+        if step >= self.next_alarm:
+            self.dense_until = max(self.dense_until, step + FIRST)
+            self.next_alarm = self.dense_until + 4 * self.every
 
     @property
     def overhead(self) -> float:
@@ -80,9 +85,12 @@ class Pace:
         self.every = max(self.every, wanted)
 
     def state_dict(self) -> dict[str, Any]:
-        """The period, and until when all steps are sampled."""
-        return {"every": self.every, "dense_until": self.dense_until}
+        """The period, and when all steps are sampled."""
+        return {
+            "every": self.every, "dense_until": self.dense_until, "next_alarm": self.next_alarm
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with those of another one."""
         self.every, self.dense_until = state["every"], state["dense_until"]
+        self.next_alarm = state["next_alarm"]

@@ -91,10 +91,21 @@ def arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (batch,), {}
 
 
+NOT_TOKENS = ("mask", "type", "position", "label")  # in the names of other integers of a batch
+
+
 def token_ids(args: tuple[Any, ...], options: Mapping[str, Any]) -> torch.Tensor | None:
-    """The integers (B, T) that a model is called with, where there are any."""
-    named = options.get("input_ids")
-    for value in (named, *args, *options.values()):
-        if isinstance(value, torch.Tensor) and value.ndim == 2 and not value.is_floating_point():
+    """The integers (B, T) that a model is called with, where there are any: `input_ids`, or the
+    first that are not by their name something else.
+    """
+    named = [
+        value for name, value in options.items() if not any(part in name for part in NOT_TOKENS)
+    ]
+    for value in (options.get("input_ids"), *args, *named):
+        if isinstance(value, torch.Tensor) and value.ndim == 2 and _counts(value):
             return value
     return None
+
+
+def _counts(x: torch.Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)

@@ -1,6 +1,7 @@
 """Is the signal of this model healthy? One forward and backward pass, one step taken back."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from normwise.anatomy.leaves import leaf, leaves
 from normwise.anatomy.points import Points
+from normwise.anatomy.trace import buffers_kept
 from normwise.conditions import conditions
 from normwise.errors import SettingError, UnhealthySignal
 from normwise.norms.registry import NORM_MODULES
@@ -75,7 +77,7 @@ def check(
     dtype = dtype or _dtype(model)
     args, options = arguments(batch)
     found = find_points(model, args, options, pattern)
-    with _as_before(model), _precision(model, dtype):
+    with _as_before(model, optimizer), _precision(model, dtype):
         measured, passed = _measure(model, found, (args, options), batch, loss_fn, optimizer)
     told = replace(measured, dtype=dtype, stage=stage or _stage(model, found))
     if told.stage == "initial":
@@ -125,16 +127,22 @@ def _precision(model: nn.Module, dtype: str) -> AbstractContextManager[Any]:
     """Autocast for weights of fp32 that are trained in half."""
     if dtype == "fp32" or _dtype(model) != "fp32":
         return nullcontext()
-    device = next(model.parameters()).device.type
+    device = next((p.device.type for p in model.parameters()), "cpu")
     return torch.autocast(device, DTYPES[dtype])
 
 
 @contextmanager
-def _as_before(model: nn.Module) -> Iterator[None]:
-    """Evaluation but for norms over a batch; everything is put back."""
+def _as_before(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+    """Evaluation but for norms over a batch; everything is put back. Hooks with which an optimizer
+    steps within the backward pass are off meanwhile.
+    """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
-    gradients = [(p, p.grad) for p in model.parameters()]
+    held = {
+        p for group in (optimizer.param_groups if optimizer else []) for p in group["params"]
+    }  # fmt: skip
+    weights = [(p, p.grad) for p in {*model.parameters(), *held}]
+    stepping = [p._post_accumulate_grad_hooks for p, _ in weights if p._post_accumulate_grad_hooks]
+    switched_off = [dict(hooks) for hooks in stepping]
     model.eval()
     for module in model.modules():
         over_batch = isinstance(module, _BatchNorm) or (
@@ -143,18 +151,22 @@ def _as_before(model: nn.Module) -> Iterator[None]:
         module.training = over_batch
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(devices=cuda), torch.enable_grad():
-            for p in model.parameters():
+        with (
+            buffers_kept(model), torch.random.fork_rng(devices=cuda),
+            torch.inference_mode(mode=False), torch.enable_grad(),
+        ):  # fmt: skip
+            for p, _ in weights:
                 p.grad = None
+            for hooks in stepping:
+                hooks.clear()
             yield
     finally:
         for module, training in modes:
             module.training = training
-        with torch.no_grad():
-            for buffer, value in buffers.items():
-                buffer.copy_(value)
-        for p, gradient in gradients:
+        for p, gradient in weights:
             p.grad = gradient
+        for hooks, before in zip(stepping, switched_off, strict=True):
+            hooks.update(before)
 
 
 @dataclass
@@ -168,6 +180,7 @@ class _Pass:
     projected: bool = False  # the loss is a random projection, and none of the user's
 
     def __call__(self) -> tuple[Tensor, Any]:
+        torch.clear_autocast_cache()  # or a second pass has the weights of the first
         args, options = self.call
         out = self.model(*args, **options)
         return self._loss(out), out
@@ -181,7 +194,9 @@ class _Pass:
         logits = out if isinstance(out, Tensor) else leaf(out, ("logits",))
         ids = token_ids(*self.call)
         if isinstance(logits, Tensor) and ids is not None and _is_of_next_token(logits, ids):
-            return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+            return F.cross_entropy(
+                logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten().long()
+            )
         self.projected = True
         return _projection(out)
 
@@ -218,6 +233,11 @@ def _measure(
     try:
         recorder.attach()
         loss, out = run()
+        if not loss.requires_grad:
+            raise SettingError(
+                "A check needs a gradient of the loss. This loss has none: all parameters are "
+                "frozen, or it was made without autograd."
+            )
         loss.backward()
     finally:
         recorder.detach()
@@ -256,6 +276,10 @@ def _trial(
     groups = [dict(group) for group in optimizer.param_groups]
     before = _logits(out)
     watch = UpdateWatch(run.model, optimizer)
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = (
+        OrderedDict(), OrderedDict()
+    )  # fmt: skip
     try:
         for group in optimizer.param_groups:
             group["lr"] = group.get("initial_lr", group["lr"])
@@ -274,6 +298,7 @@ def _trial(
         rows = watch.rows.tolist() if watch.rows is not None else []
         return found, watch.read(rows)
     finally:
+        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
         for p, old in zip(weights, kept, strict=True):
             p.copy_(old)
         optimizer.state.clear()

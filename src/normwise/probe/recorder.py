@@ -75,7 +75,9 @@ class Recorder:
         self.choose: Callable[[int], list[int]] | None = None
         self.dtypes: dict[Any, str] = {}
         self.broken: dict[Any, str] = {}
+        self._generation = 0  # of passes, whose backward passes are recorded while it is the same
         self._actions = self._planned()
+        self.tally.plan()
         self._handles: list[RemovableHandle] = []
         self._gradient_handles: list[RemovableHandle] = []
         self._held: dict[tuple[int, int], Tensor] = {}
@@ -88,20 +90,26 @@ class Recorder:
         if self._handles:
             return
         modules = dict(self.model.named_modules())
-        root = self.model.register_forward_pre_hook(self.begin)
-        self._handles.append(root)
+        self._handles.append(self.model.register_forward_pre_hook(Hook(self.begin)))
         for name, sides in self._actions.items():
             module = modules[name]
             self._handles += [
-                module.register_forward_pre_hook(self._before(name, sides["in"]), with_kwargs=True),
-                module.register_forward_hook(self._after(name, sides["out"])),
+                module.register_forward_pre_hook(
+                    Hook(self._before(name, sides["in"])), with_kwargs=True
+                ),
+                module.register_forward_hook(Hook(self._after(name, sides["out"]))),
             ]
-        self._handles.append(self.model.register_forward_hook(self._end, always_call=True))
+        self._handles.append(self.model.register_forward_hook(Hook(self._end), always_call=True))
+
+    def renew(self) -> None:
+        """Backward passes of the passes so far are not recorded any more."""
+        self._generation += 1
 
     def detach(self) -> None:
         """Takes the hooks away."""
         self._end(self.model, (), None)
         self._active = False
+        self.renew()
         for handle in (*self._handles, *self._gradient_handles):
             handle.remove()
         self._handles.clear()
@@ -160,15 +168,25 @@ class Recorder:
         self._held.clear()
         if torch.compiler.is_compiling():
             return
-        self._watch = AttentionWatch(
-            self.tally, exact=self.exact_attention, choose=self.choose
-        )  # fmt: skip
-        self._watch.__enter__()  # type: ignore[no-untyped-call]
+        for handle in self._gradient_handles:
+            handle.remove()
+        self._gradient_handles.clear()
+        self._watch_attention(on=True)
 
-    def _end(self, module: nn.Module, args: object, out: Any) -> None:
+    def _watch_attention(self, *, on: bool) -> None:
+        """A watch that an interrupt has left open is closed before the next one."""
         if self._watch is not None:
             self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._watch = None
+        if on:
+            self._watch = AttentionWatch(
+                self.tally, exact=self.exact_attention, choose=self.choose, guard=self._safely
+            )
+            self._watch.__enter__()  # type: ignore[no-untyped-call]
+
+    def _end(self, module: nn.Module, args: object, out: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._watch_attention(on=False)
         if self._active and not _in_backward() and out is not None:
             logits = out if isinstance(out, Tensor) else leaf(out, ("logits",))
             if isinstance(logits, Tensor) and logits.is_floating_point() and logits.ndim >= 2:
@@ -196,19 +214,27 @@ class Recorder:
         call = self._calls[name]
         for at, action in taps:
             if at.tap.call == call or (_in_backward() and at.tap.call == 0):
-                tensor = at.tensor(tree)
-                if tensor is not None:
-                    self._guarded(at.tap, action, tensor)
+                self._guarded(at.tap, action, at.tensor(tree))
 
-    def _guarded(self, where: Any, action: Action, tensor: Tensor) -> None:
+    def _guarded(self, where: Any, action: Action, tensor: Tensor | None) -> None:
+        if tensor is None:
+            return
         if torch.compiler.is_compiling():
             action(tensor)
             return
+
+        def work() -> None:
+            with torch._C.DisableTorchFunction():  # our operations are none that attention watches
+                action(tensor)
+
+        self._safely(where, work)
+
+    def _safely(self, where: Any, work: Callable[[], None]) -> None:
+        """A strict recorder raises an error; another one leaves the place out from then on."""
         if where in self.broken:
             return
         try:
-            with torch._C.DisableTorchFunction():  # our operations are none that attention watches
-                action(tensor)
+            work()
         except Exception as error:
             if self.strict:
                 raise
@@ -231,7 +257,8 @@ class Recorder:
             self.tally.add(
                 ("stream", s, i), torch.cat((_powers(rows), _one_and(some), angle.double()))
             )  # fmt: skip
-            if i and self._differs(s, i - 1) and before is not None:
+            same = before is not None and before.shape == rows.shape
+            if i and self._differs(s, i - 1) and before is not None and same:
                 self._add_branch(s, i - 1, rows - before, before)
             self._held[s, i] = rows
             end = {0: "entry", len(self.points.stacks[s].connections): "exit"}.get(i)
@@ -311,9 +338,11 @@ class Recorder:
         if key in self._graded or not x.requires_grad:
             return
         self._graded.add(key)
+        traced = torch.compiler.is_compiling()  # into the graph of a pass that is recorded
+        generation = 0 if traced else self._generation
 
         def hook(gradient: Tensor) -> None:
-            if self._active:
+            if traced or self._generation == generation:
                 rows = self._rows(gradient.detach())
                 self.tally.rise(key, rows.abs().amax()[None])
                 entries = torch.full_like(rows.sum(), rows.numel())
@@ -331,6 +360,26 @@ class Recorder:
             some = x[start :: self.stride] if tokens == 0 else x[..., start :: self.stride, :]
             x = torch.cat((x.narrow(tokens, 0, 1), some), tokens)
         return x if x.dtype == torch.float64 else x.float()
+
+
+class Hook:
+    """A hook that does nothing in a copy of the model, and in one read from a file."""
+
+    def __init__(self, call: Callable[..., object]) -> None:
+        self.call = call
+
+    def __call__(self, *args: Any) -> None:
+        self.call(*args)
+
+    def __deepcopy__(self, memo: object) -> "Hook":
+        return Hook(_nothing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hook, (_nothing,)
+
+
+def _nothing(*args: object) -> None:
+    """What a hook does in a copy."""
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -2,6 +2,7 @@
 micro-batches and processes, read with one copy.
 """
 
+import zlib
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ class Tally:
         self.sums: dict[Key, Tensor] = {}
         self.maxima: dict[Key, Tensor] = {}
         self._once: dict[Key, Tensor] = {}
+        self._planned: set[Key] = set()
+
+    def plan(self) -> None:
+        """All keys so far are there in every process; others come up as passes go."""
+        self._planned = {*self.sums, *self.maxima}
 
     def prepare(self, key: Key, *, sums: int = 0, maxima: int = 0) -> None:
         """Room for a key: a compiled model can only write to tensors that are there already."""
@@ -37,14 +43,14 @@ class Tally:
             self.maxima[key] = torch.zeros(maxima, dtype=self.dtype, device=self.device)
 
     def add(self, key: Key, values: Tensor) -> None:
-        """Adds a vector to the sums of a key."""
-        if key not in self.sums:
+        """Adds a vector to the sums of a key; one of another length begins anew."""
+        if key not in self.sums or len(self.sums[key]) != len(values):
             self.prepare(key, sums=len(values))
         self.sums[key].add_(values.to(self.device, self.dtype))
 
     def rise(self, key: Key, values: Tensor) -> None:
-        """Raises the maxima of a key to a vector of magnitudes; not-a-number stays."""
-        if key not in self.maxima:
+        """Raises the maxima of a key to a vector of magnitudes, likewise; not-a-number stays."""
+        if key not in self.maxima or len(self.maxima[key]) != len(values):
             self.prepare(key, maxima=len(values))
         here = self.maxima[key]
         here.copy_(torch.maximum(here, values.to(self.device, self.dtype)))
@@ -63,8 +69,14 @@ class Tally:
         """Takes what was added so far off the device, without waiting, and clears.
 
         Args:
-            group: of processes whose tallies become one: by two all-reduces of all values at once.
+            group: of processes whose tallies become one: by two all-reduces of all values at once,
+                and a small one that tells whether all have seen the same; where not, only what was
+                planned is merged, and the rest is left out.
         """
+        if group is not None and not self._agreed(group):
+            for kept in (self.sums, self.maxima):
+                for key in set(kept) - self._planned:
+                    del kept[key]
         kinds = (({**self.sums, **self._once}, dist.ReduceOp.SUM),
                  (self.maxima, dist.ReduceOp.MAX))  # fmt: skip
         parts = []
@@ -80,6 +92,15 @@ class Tally:
             done = torch.cuda.Event()
             done.record()
         return Collected(parts, sizes, done)
+
+    def _agreed(self, group: dist.ProcessGroup) -> bool:
+        """Whether all processes have the same keys with the same lengths, in one order."""
+        keys = [(key, len(values)) for kept in (self.sums, self.maxima)
+                for key, values in kept.items()]  # fmt: skip
+        sign = zlib.crc32(repr(keys).encode())
+        both = torch.tensor([sign, -sign], dtype=self.dtype, device=self.device)
+        dist.all_reduce(both, dist.ReduceOp.MAX, group=group)
+        return bool(both[0] == -both[1])
 
 
 def _off_device(flat: Tensor) -> Tensor:

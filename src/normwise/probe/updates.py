@@ -72,7 +72,7 @@ class UpdateWatch:
             return
         now = self._sampled(weights)
         gradient = self._sampled(
-            _no_gradient(p) if p.grad is None else p.grad for p in weights
+            _no_gradient(p) if p.grad is None or p.grad.is_sparse else p.grad for p in weights
         ).double()
         floor = self._floors(weights)
         now, old = now.double(), old.double()
@@ -141,9 +141,9 @@ def _adam(optimizer: torch.optim.Optimizer) -> dict[int, _Adam]:
     """What Adam knows of each tensor; nothing of an optimizer that is none."""
     found: dict[int, _Adam] = {}
     for group in optimizer.param_groups:
-        if "eps" not in group:
+        if "betas" not in group or not isinstance(group.get("eps"), int | float):
             continue
-        beta, eps = group.get("betas", (0.0, 0.0))[1], float(group["eps"])
+        beta, eps = group["betas"][1], float(group["eps"])
         for p in group["params"]:
             state = optimizer.state.get(p, {})
             second = state.get("exp_avg_sq")
@@ -209,7 +209,9 @@ def gradient_sums(model: nn.Module, points: Points) -> tuple[list[tuple[int, int
     for s, stack in enumerate(points.stacks):
         for c, connection in enumerate(stack.connections):
             owned = _parameters(modules[name] for name in connection.modules if name in modules)
-            gradients = [_local(p.grad) for p in owned if p.grad is not None]
+            gradients = [
+                _local(p.grad) for p in owned if p.grad is not None and not p.grad.is_sparse
+            ]
             keys.append((s, c))
             rows.append(_squares(gradients))
     device = next((row.device for row in rows), torch.device("cpu"))
@@ -219,7 +221,8 @@ def gradient_sums(model: nn.Module, points: Points) -> tuple[list[tuple[int, int
 def _squares(gradients: list[Tensor]) -> Tensor:
     if not gradients:
         return torch.zeros(2, dtype=torch.float64)
-    norms = torch._foreach_norm(gradients, dtype=torch.float32)
+    double = any(g.dtype == torch.float64 for g in gradients)
+    norms = torch._foreach_norm(gradients, dtype=torch.float64 if double else torch.float32)
     square = torch.stack(norms).double().square().sum()
     return torch.stack((torch.full_like(square, sum(g.numel() for g in gradients)), square))
 

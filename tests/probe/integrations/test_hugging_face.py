@@ -54,7 +54,7 @@ def test_a_training_of_the_trainer(tmp_path: Path) -> None:
     assert (monitor.run.steps, monitor.run.warmup) == (8, 3)
     point = monitor.run.records[0].stacks[0].points[0]
     assert point is not None
-    assert point.count == 2 * 2 * 7 * 32, "two micro-batches of two, tokens 0 and every eighth"
+    assert point.count == 2 * 2 * 4 * 32, "two micro-batches of two, tokens 0 and every sixteenth"
     logged = [one["loss"] for one in trainer.state.log_history if "loss" in one]
     assert [loss for _, loss in monitor.run.losses] == pytest.approx(logged, abs=2e-4)
     assert monitor.run.records[0].updates

@@ -43,6 +43,7 @@ class MonitorCallback(TrainerCallback):
         """Attaches the monitor."""
         if model is None:
             raise TypeError("a Trainer gives its callbacks the model")
+        self.on_train_end(args, state, control)  # of a training that an exception has ended
         own = {
             "steps": state.max_steps, "warmup": args.get_warmup_steps(state.max_steps),
             "dtype": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
@@ -64,6 +65,7 @@ class MonitorCallback(TrainerCallback):
             self._handle.remove()
         if self.monitor is not None:
             self.monitor.close()
+        self._losses.clear()
 
     def _keep(self, module: nn.Module, args: Any, options: dict[str, Any], out: Any) -> None:
         """The share of a micro-batch in the loss of its step: what is told the number of tokens of

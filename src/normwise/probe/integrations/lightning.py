@@ -37,6 +37,7 @@ class MonitorCallback(Callback):
         self.options = options
         self.monitor: Monitor | None = None
         self._seen = 0
+        self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attaches the monitor."""
@@ -56,11 +57,14 @@ class MonitorCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Tells the monitor of an optimizer step; between micro-batches there is none."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor):
+            self._losses.append(loss.detach())  # divided by the number of micro-batches
         if self.monitor is None or trainer.global_step == self._seen:
             return
         self._seen = trainer.global_step
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        self.monitor.step(loss=loss if isinstance(loss, Tensor) else None)
+        losses, self._losses = self._losses, []
+        self.monitor.step(loss=sum(losses[1:], start=losses[0]) if losses else None)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leaves no trace in the model, also after an exception."""
