@@ -173,10 +173,10 @@ def _masked(
     mask: Tensor | None, rows: list[int] | slice, queries: int, logits: Tensor, *, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Which pairs count, and what is added to their logits."""
-    valid = torch.ones_like(logits, dtype=torch.bool)
+    valid = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
     if is_causal:
         own = torch.arange(queries, device=logits.device)[rows]
-        valid &= torch.arange(logits.shape[-1], device=logits.device) <= own[:, None]
+        valid = torch.arange(logits.shape[-1], device=logits.device) <= own[:, None]
     if mask is None:
         return valid, None
     mask = mask[: logits.shape[0]] if mask.ndim == 4 and mask.shape[0] > 1 else mask

@@ -38,6 +38,7 @@ from normwise.probe.tally import Collected
 from normwise.probe.updates import FIELDS, UpdateWatch, frozen, gradient_sums
 
 STRIDE = 16  # tokens: the first and every sixteenth are looked at
+CLEAR = 100.0  # a bound of attention's logits below which none of them is worth a look
 KEPT_LOSSES = 4096
 KEPT_RECORDS = 512
 UNSEEN = (
@@ -298,8 +299,12 @@ class Monitor:
             recorder.detach()
 
     def _choose(self, queries: int) -> list[int]:
-        """64 queries of an attention, the last among them, which sees most keys."""
-        chosen = self._random.sample(range(queries), min(queries, 64))
+        """Queries of an attention, the last among them, which sees most keys: 32, and 64 where the
+        bound of a logit was above 100.
+        """
+        bounds = [bound for one in self.last for a in one.attentions for bound in a.bound]
+        rows = 64 if max(bounds, default=0.0) > CLEAR else 32
+        chosen = self._random.sample(range(queries), min(queries, rows))
         return sorted({*chosen, queries - 1})
 
     # around an optimizer's step

@@ -248,7 +248,7 @@ class Recorder:
                 return
             self.dtypes["stream", s, i] = str(x.dtype).removeprefix("torch.")
             x = x.detach()
-            self.tally.rise(("stream", s, i), x.abs().flatten(0, -2).amax(0).float())
+            self.tally.rise(("stream", s, i), _by_channel(x))
             rows = self._rows(x)
             before = self._held.get((s, i - 1))
             angle = rows.new_zeros(2) if before is None else _angles(before, rows)
@@ -396,6 +396,12 @@ def _in_backward() -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch._C._current_graph_task_id() != -1
+
+
+def _by_channel(x: Tensor) -> Tensor:
+    """Largest magnitude of each channel; of two passes without a copy, quicker than of abs()."""
+    flat = x.flatten(0, -2)
+    return torch.maximum(flat.amax(0), -flat.amin(0)).float()
 
 
 def _powers(rows: Tensor) -> Tensor:

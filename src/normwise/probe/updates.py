@@ -77,15 +77,16 @@ class UpdateWatch:
         floor = self._floors(weights)
         now, old = now.double(), old.double()
         step = now - old
-        self.rows = self._sums(torch.stack((
-            torch.ones_like(now), old.square(), gradient.square(), gradient.square() / floor,
-            step.square(), (step.abs() < VANISHES * old.abs()).double(), (gradient != 0.0).double(),
-        )))  # fmt: skip
+        self.rows = torch.stack((
+            self._counts, old.square().sum(1), gradient.square().sum(1),
+            (gradient.square() / floor).sum(1), step.square().sum(1),
+            (step.abs() < VANISHES * old.abs()).sum(1), (gradient != 0.0).sum(1),
+        ), 1)  # fmt: skip
         self._before = None
 
     def _sampled(self, tensors: Iterable[Tensor]) -> Tensor:
-        """Samples of all tensors in one, on the device of the first."""
-        return torch.cat([_sample(one).to(self.device, torch.float32) for one in tensors])
+        """A row (SAMPLE,) for each tensor, on the device of the first; short ones end in zeros."""
+        return torch.stack([_padded(one).to(self.device, torch.float32) for one in tensors])
 
     def _floors(self, weights: Sequence[Tensor]) -> Tensor:
         """max(v, eps^2) of Adam's second moment; not-a-number where an optimizer is no Adam."""
@@ -100,21 +101,14 @@ class UpdateWatch:
             _tensor([getattr(one, name) for one in found], self.device)
             for name in ("beta", "taken")
         )
-        moments = moments.double() / (1.0 - beta**taken)[self._owner]
-        return torch.maximum(moments, eps.square()[self._owner])
+        moments = moments.double() / (1.0 - beta**taken)[:, None]
+        return torch.maximum(moments, eps.square()[:, None])
 
     @cached_property
-    def _owner(self) -> Tensor:
-        """The tensor that an entry of the samples belongs to."""
-        sizes = torch.tensor([_sample(one.parameter).numel() for one in self.tensors])
-        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.device)
-
-    def _sums(self, values: Tensor) -> Tensor:
-        """Sums by tensor (tensors, fields) of values (fields, entries)."""
-        sums = torch.zeros(
-            len(values), len(self.tensors), dtype=torch.float64, device=self.device
-        )  # fmt: skip
-        return sums.index_add_(1, self._owner, values).T.contiguous()
+    def _counts(self) -> Tensor:
+        """Entries of each sample."""
+        counts = [len(_sample(one.parameter)) for one in self.tensors]
+        return torch.tensor(counts, dtype=torch.float64, device=self.device)
 
     def read(self, rows: list[list[float]]) -> list[ParameterUpdate]:
         """What the sums say, once they are on the host."""
@@ -171,7 +165,13 @@ def _local(x: Tensor) -> Tensor:
 
 def _sample(x: Tensor) -> Tensor:
     flat = _local(x.detach()).reshape(-1)
-    return flat[:: max(1, flat.numel() // SAMPLE)]
+    return flat[:: max(1, flat.numel() // SAMPLE)][:SAMPLE]
+
+
+def _padded(x: Tensor) -> Tensor:
+    sample = _sample(x)
+    short = SAMPLE - len(sample)
+    return torch.cat((sample, sample.new_zeros(short))) if short else sample
 
 
 def _no_gradient(p: Tensor) -> Tensor:
