@@ -17,8 +17,6 @@ from transformers import AutoModelForCausalLM
 import normwise as nw
 from normwise.conditions import conditions
 
-TIMES = 3
-
 
 def main() -> None:
     """Measures, prints, and writes the result where a file is named."""
@@ -26,6 +24,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -35,7 +34,7 @@ def main() -> None:
     batch = {"input_ids": ids, "labels": ids}
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-6)
     seconds: dict[str, list[float]] = {"step": [], "check": []}
-    for _ in range(TIMES + 1):
+    for _ in range(options.times + 1):
         started = time.perf_counter()
         model(**batch).loss.backward()
         optimizer.step()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normwise.anatomy.leaves import leaf, leaves
 from normwise.anatomy.norm_semantics import norm_semantics
 from normwise.anatomy.stream import Anatomy, Connection, PlacedNorm, source
-from normwise.anatomy.trace import Graph, Node, Tap
+from normwise.anatomy.trace import Graph, Node, Tap, module_key
 from normwise.errors import AnatomyUnknown, SettingError
 
 
@@ -328,11 +328,7 @@ class _Semantics:
         if not node.module:
             return (node.norm.eps if node.norm else None), "written out in single operations"
         module, width = self.modules[node.module], node.value.shape[-1]
-        numbers = sorted(
-            (name, value) for name, value in vars(module).items()
-            if isinstance(value, int | float) and name != "training"
-        )  # fmt: skip
-        key = type(module), getattr(module.forward, "__func__", None), width, tuple(numbers)
+        key = module_key(module, width)
         if key not in self.known:
             self.known[key] = _spelled(module, width)
         return self.known[key]
