@@ -18,7 +18,7 @@ from normwise.probe.log import read_lines
 from normwise.probe.monitor import KEPT_RECORDS, Monitor, _thin
 from normwise.probe.pace import Pace
 from normwise.probe.record import Record
-from tests.probe.models import Tiny, ids, loss_of
+from tests.probe.models import WIDTH, Tiny, ids, loss_of
 
 RATE = 1e-2
 DYNAMO = "ignore:The .grad attribute of a Tensor that is not a leaf"  # of its own bookkeeping
@@ -121,7 +121,8 @@ def test_evaluation_between_steps_is_not_recorded() -> None:
     monitor.close()
     first, second = (record.stacks[0].points[0] for record in monitor.run.records)
     assert first is not None and second is not None
-    assert first.count == second.count
+    most = 4 * 4 * WIDTH  # rows, tokens (the first and every sixteenth of 40)
+    assert max(first.count, second.count) <= most
 
 
 def test_close_leaves_no_trace() -> None:
