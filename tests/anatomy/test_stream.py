@@ -27,7 +27,7 @@ def test_placement_of_a_family(family: str) -> None:
     assert label(anatomy(model, **batch)) == FAMILIES[family][1]
 
 
-@pytest.mark.parametrize("family", ["llama", "bert", "gemma2", "falcon", "olmo2", "t5"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_names_decide_nothing(family: str) -> None:
     """Class names and paths are exchanged for numbers."""
     model, batch = tiny(family)
