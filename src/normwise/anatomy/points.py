@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from normwise.anatomy.graph import Graph, Node, Tap
 from normwise.anatomy.leaves import leaf, leaves
+from normwise.anatomy.module_kind import module_key
 from normwise.anatomy.norm_semantics import norm_semantics
 from normwise.anatomy.stream import Anatomy, Connection, PlacedNorm, source
-from normwise.anatomy.trace import Graph, Node, Tap, module_key
 from normwise.errors import AnatomyUnknown, SettingError
 
 
@@ -85,6 +86,7 @@ class NormPoint:
         formula: "layer_norm" or "rms_norm".
         eps: its own; None where it could not be told.
         semantics: rounding order and offset, in words for a reader; empty where unknown.
+        unit_offset: its gain is 1 + weight.
         at: what it is given; None where no module takes it.
     """
 
@@ -94,6 +96,7 @@ class NormPoint:
     formula: str
     eps: float | None
     semantics: str
+    unit_offset: bool
     at: At | None
 
 
@@ -317,16 +320,18 @@ class _Semantics:
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules())
-        self.known: dict[object, tuple[float | None, str]] = {}
+        self.known: dict[object, tuple[float | None, str, bool]] = {}
 
     def point(self, node: Node, place: str, layer: int | None, taps: _Taps) -> NormPoint:
         formula = node.norm.formula if node.norm else ""
-        eps, words = self._told(node)
-        return NormPoint(node.module, place, layer, formula, eps, words, taps.at(node.inputs[0]))
+        return NormPoint(
+            node.module, place, layer, formula, *self._told(node), taps.at(node.inputs[0])
+        )  # fmt: skip
 
-    def _told(self, node: Node) -> tuple[float | None, str]:
+    def _told(self, node: Node) -> tuple[float | None, str, bool]:
         if not node.module:
-            return (node.norm.eps if node.norm else None), "written out in single operations"
+            eps = node.norm.eps if node.norm else None
+            return eps, "written out in single operations", False
         module, width = self.modules[node.module], node.value.shape[-1]
         key = module_key(module, width)
         if key not in self.known:
@@ -334,13 +339,14 @@ class _Semantics:
         return self.known[key]
 
 
-def _spelled(module: nn.Module, width: int) -> tuple[float | None, str]:
+def _spelled(module: nn.Module, width: int) -> tuple[float | None, str, bool]:
+    """eps, words for a reader, and whether the gain is 1 + weight."""
     found = norm_semantics(module, width)
     if found is None:
-        return getattr(module, "eps", getattr(module, "variance_epsilon", None)), ""
-    words = [f"rounding {found.rounding}" if found.rounding else "", 
+        return getattr(module, "eps", getattr(module, "variance_epsilon", None)), "", False
+    words = [f"rounding {found.rounding}" if found.rounding else "",
              "gain 1 + weight" if found.unit_offset else ""]  # fmt: skip
-    return found.eps, ", ".join(word for word in words if word)
+    return found.eps, ", ".join(word for word in words if word), found.unit_offset
 
 
 def _missing(stacks: list[StackPoints], norms: list[NormPoint]) -> list[str]:

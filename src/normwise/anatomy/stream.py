@@ -19,7 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from normwise.anatomy.trace import Graph, Node, trace
+from normwise.anatomy.graph import Graph, Node
+from normwise.anatomy.trace import trace
 from normwise.errors import AnatomyUnknown
 
 SUM_WITHIN = 0.02  # of the largest entry; two roundings of bf16 come to 0.008

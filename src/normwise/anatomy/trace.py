@@ -1,14 +1,12 @@
-"""The data flow of one forward pass of any model, as a graph.
+"""One forward pass of any model, watched and made a graph.
 
 Every module without children is one node, and so is every operation between them, as torch's
 dispatcher sees it. Names of modules are kept as labels and decide nothing.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,8 +14,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from normwise.anatomy.leaves import Path, leaves
-from normwise.anatomy.norm_kind import NormKind, norm_kind, probe_rows
+from normwise.anatomy.graph import Graph, Node, Tap
+from normwise.anatomy.leaves import leaves
+from normwise.anatomy.module_kind import module_key, module_kind, norm_of
+from normwise.anatomy.norm_kind import NormKind, norm_kind
+from normwise.anatomy.written_out import find_written_out
 
 # Operations whose result holds the entries of their first input, in another shape, dtype or place.
 CARRIED = {
@@ -25,67 +26,6 @@ CARRIED = {
     "unsqueeze", "clone", "contiguous", "_to_copy", "alias", "detach", "slice", "select", "index",
     "split", "unbind", "chunk", "native_dropout", "dropout", "lift_fresh",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tap:
-    """A place at a module's edge where a tensor can be seen by a hook.
-
-    Args:
-        module: path of the module.
-        side: "in", what it is called with as (args, kwargs), or "out", what it gives.
-        path: the way to the tensor in that.
-        call: of the module within a pass, counted from 0.
-    """
-
-    module: str
-    side: str
-    path: Path
-    call: int
-
-
-@dataclass(eq=False)
-class Node:
-    """A tensor of the pass, and how it came to be.
-
-    Args:
-        index: in the order of the pass.
-        kind: "input", "linear", "embedding", "norm", "attention", "add", "scale" (times a number or
-            a parameter), "carry" (the same entries) or "other".
-        inputs: what it was made from.
-        value: the tensor itself.
-        module: path of the module that made it, for a node that is one.
-        norm: what the norm is, for a norm.
-        taps: where modules take or give it, in the order of the pass.
-    """
-
-    index: int
-    kind: str
-    inputs: list["Node"]
-    value: Tensor
-    module: str = ""
-    norm: NormKind | None = None
-    taps: list[Tap] = field(default_factory=list)
-    before: int = 0  # bits of all nodes it depends on, itself among them
-
-    def depends_on(self, other: "Node") -> bool:
-        return bool(self.before >> other.index & 1)
-
-
-@dataclass
-class Graph:
-    """All nodes in the order of the pass."""
-
-    nodes: list[Node] = field(default_factory=list)
-
-    def add(self, kind: str, inputs: list[Node], value: Tensor, **rest: Any) -> Node:
-        """One more node."""
-        node = Node(len(self.nodes), kind, inputs, value, **rest)
-        node.before = 1 << node.index
-        for one in inputs:
-            node.before |= one.before
-        self.nodes.append(node)
-        return node
 
 
 def trace(model: nn.Module, *inputs: Any, **named: Any) -> Graph:
@@ -110,7 +50,7 @@ def trace(model: nn.Module, *inputs: Any, **named: Any) -> Graph:
         torch.backends.mha.set_fastpath_enabled(fused)
         for module, training in modes:
             module.training = training
-    _find_written_out(recorder.graph)
+    find_written_out(recorder.graph)
     return recorder.graph
 
 
@@ -130,52 +70,6 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
                 buffers[name] = buffer
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
-
-
-STEPS_BACK = 10  # operations from a norm's result to its input: 7 in a LayerNorm with gain and bias
-
-
-def _find_written_out(graph: Graph) -> None:
-    """Makes a norm of what a model computes by single operations, from its rows to the last of them
-    that is still one.
-    """
-    for node in graph.nodes:
-        if node.kind not in ("other", "scale", "add"):
-            continue
-        fits = [
-            (source, norm)
-            for source in _through_a_row_statistic(node)
-            if (norm := norm_kind(source.value, node.value)) is not None
-        ]
-        if fits:
-            # the farthest source: a LayerNorm is also an RMSNorm of the rows that it has centred
-            source, norm = fits[-1]
-            for before in node.inputs:
-                if before.kind == "norm" and before.inputs[:1] == [source]:
-                    before.kind = "carry"
-            node.kind, node.norm, node.inputs = "norm", norm, [source]
-
-
-def _through_a_row_statistic(node: Node) -> Iterator[Node]:
-    """Nodes of the same shape from which a value came by way of one number a row, nearest first."""
-    shape = node.value.shape
-    if len(shape) < 2 or not node.value.is_floating_point():
-        return
-    seen: set[Node] = set()
-    front, statistic = list(node.inputs), False
-    for _ in range(STEPS_BACK):
-        statistic = statistic or any(one.value.shape == (*shape[:-1], 1) for one in front)
-        following = [
-            before
-            for one in front
-            if one.kind not in ("linear", "attention", "embedding", "input") and not one.module
-            for before in one.inputs
-        ]
-        yield from (
-            one for one in front if statistic and one.value.shape == shape and one not in seen
-        )
-        seen |= set(front)
-        front = list(dict.fromkeys(following))
 
 
 class _Recorder(TorchDispatchMode):
@@ -246,7 +140,7 @@ class _Recorder(TorchDispatchMode):
     ) -> None:
         sources = [self._node(tensor) for tensor in inputs]
         norm = self._norm(module, inputs[0], outputs[0]) if inputs and len(outputs) == 1 else None
-        kind = "norm" if norm else _module_kind(module, inputs, outputs)
+        kind = "norm" if norm else module_kind(module, inputs, outputs)
         for value in outputs:
             if not any(value is tensor for tensor in inputs):
                 made = self.graph.add(kind, sources, value, module=name, norm=norm)
@@ -259,7 +153,7 @@ class _Recorder(TorchDispatchMode):
         key = module_key(module, x.shape[-1] if x.ndim else 0)
         if key in self.kinds:
             return self.kinds[key]
-        norm = _norm_of(module, x, y)
+        norm = norm_of(module, x, y)
         # gains of zero hide a norm, and not those of its kind
         if norm is not None or not any(True for _ in module.parameters()):
             self.kinds[key] = norm
@@ -306,54 +200,8 @@ class _Recorder(TorchDispatchMode):
         return self.known[id(tensor)]
 
 
-def module_key(module: nn.Module, width: int) -> object:
-    """Equal for modules that compute the same, but for their parameters: of one class, with one
-    `forward`, and the same numbers and parameters' names.
-    """
-    numbers = sorted(
-        (name, repr(value)) for name, value in vars(module).items()
-        if isinstance(value, int | float | str | tuple | torch.Size) and name != "training"
-    )  # fmt: skip
-    own = tuple(name for name, _ in module.named_parameters(recurse=False))
-    return (
-        type(module),
-        getattr(module.forward, "__func__", module.forward),
-        width,
-        tuple(numbers),
-        own,
-    )
-
-
 def _tensors(tree: Any) -> list[Tensor]:
     return [tensor for _, tensor in leaves(tree)]
-
-
-def _norm_of(module: nn.Module, x: Tensor, y: Tensor) -> NormKind | None:
-    """The norm that a leaf module is: a copy in fp32 is tried on rows of many sizes, since the
-    model's own may be few, rounded to bf16, or so small that eps makes a factor of the norm. One
-    that does not take them is told from its own rows.
-    """
-    matrices = any(p.ndim >= 2 for p in module.parameters(recurse=False))
-    if x.shape != y.shape or not x.is_floating_point() or matrices:
-        return None
-    probe = probe_rows(x.shape[-1]).reshape(*[1] * (x.ndim - 2), -1, x.shape[-1])
-    try:
-        made = copy.deepcopy(module).cpu().float().forward(probe)
-    except Exception:  # noqa: BLE001 - a module may refuse these rows in any way
-        return norm_kind(x, y)
-    return norm_kind(probe, made) if isinstance(made, Tensor) else norm_kind(x, y)
-
-
-def _module_kind(module: nn.Module, inputs: list[Tensor], outputs: list[Tensor]) -> str:
-    """What a leaf module does, by its weights and its input."""
-    matrices = [p for p in module.parameters(recurse=False) if p.ndim >= 2]
-    looked_up = inputs and not inputs[0].is_floating_point()
-    if matrices and (looked_up or isinstance(module, nn.Embedding)):
-        return "embedding"
-    if matrices:
-        return "linear"
-    same = inputs and outputs and inputs[0].shape == outputs[0].shape
-    return "carry" if same and torch.equal(inputs[0], outputs[0]) else "other"
 
 
 def _operation_kind(name: str, inputs: list[Tensor], value: Tensor) -> str:

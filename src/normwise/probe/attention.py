@@ -36,8 +36,8 @@ class AttentionWatch(TorchFunctionMode):
 
     Args:
         tally: to add to.
-        exact: all queries of all sequences; else 64 of one sequence.
-        choose: gives 64 of n queries.
+        exact: all queries of all sequences; else some of one sequence.
+        choose: gives the numbers of some of n queries; None takes the first 64.
         guard: calls what is measured, and keeps its errors from the model.
     """
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from normwise.anatomy.points import ConnectionPoints, NormPoint, Points, StackPoints
 from normwise.probe.record import (
+    MASSIVE,
+    MASSIVE_TIMES,
     Attention,
     Connection,
     Norm,
@@ -17,7 +19,6 @@ from normwise.probe.record import (
     StreamPoint,
 )
 
-MASSIVE, MASSIVE_TIMES = 100.0, 1000.0  # Sun et al. 2024 (2402.17762), section 2
 CHANNELS = 16
 STACK_NAMES = {1: [""], 2: ["encoder", "decoder"]}
 

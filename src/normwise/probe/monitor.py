@@ -23,16 +23,18 @@ from torch.utils.hooks import RemovableHandle
 
 from normwise.anatomy.points import Points
 from normwise.errors import SettingError
+from normwise.probe.alarms import Alarms
 from normwise.probe.causes import Story, story
 from normwise.probe.checks.registry import CHECKS, apply
 from normwise.probe.checks.spike_score import leaves_band
-from normwise.probe.findings import SEVERITIES, Reading, Sheet, lines
+from normwise.probe.findings import Reading, Sheet, lines
+from normwise.probe.hook import Hook
 from normwise.probe.log import RunLog
 from normwise.probe.measured import record
 from normwise.probe.pace import Pace
 from normwise.probe.points import arguments, find_points
 from normwise.probe.record import Record, Run
-from normwise.probe.recorder import Hook, Recorder
+from normwise.probe.recorder import Recorder
 from normwise.probe.sinks import Sink, check_sink, metrics, send
 from normwise.probe.tally import Collected
 from normwise.probe.updates import FIELDS, UpdateWatch, frozen, gradient_sums
@@ -121,7 +123,7 @@ class Monitor:
         self.dtype = dtype
         self.pace = Pace(every, max_overhead)
         self.run = Run([], steps=steps, warmup=warmup)
-        self.alarms: list[tuple[int, Reading]] = []
+        self._alarms = Alarms()
         self.last: deque[Record] = deque(maxlen=3)
         self.log = RunLog(log) if log is not None else None
         self.sinks = list(sinks)
@@ -143,8 +145,6 @@ class Monitor:
         self._unseen: list[str] = []
         self._random = random.Random(0)  # not torch's: its state is the training's
         self._frozen: dict[tuple[int, int], bool] = {}
-        self._known: dict[tuple[str, str], str] = {}
-        self._worst: dict[str, str] = {}
         self._first: RemovableHandle | None = None
         if batch is not None:
             self._begin(find_points(self.model, *arguments(batch), pattern))
@@ -244,6 +244,11 @@ class Monitor:
         return self._recorder.points if self._recorder else None
 
     @property
+    def alarms(self) -> list[tuple[int, Reading]]:
+        """Findings with the steps at which they were new."""
+        return self._alarms.history
+
+    @property
     def story(self) -> Story | None:
         """The one cause of what went wrong, and what moved first; None where nothing did."""
         return story(self.run, self.alarms)
@@ -257,8 +262,6 @@ class Monitor:
         self.taken = state["taken"]
         self.pace.load_state_dict(state["pace"])
         self._arm()
-
-    # the points
 
     def _find(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Finds the points with the first batch of the training, before it passes."""
@@ -307,8 +310,6 @@ class Monitor:
         chosen = self._random.sample(range(queries), min(queries, rows))
         return sorted({*chosen, queries - 1})
 
-    # around an optimizer's step
-
     def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
         if self._recorder is not None and self._recorder.recording and self._updates is not None:
             self._safely("updates", self._updates.before)
@@ -322,8 +323,6 @@ class Monitor:
         self._gradients = gradient_sums(self.model, recorder.points)[1]
         # of a fused optimizer, that skips the step by itself
         self._overflowed = getattr(optimizer, "found_inf", None)
-
-    # from the device to a record
 
     def _collect(self) -> None:
         """Sends the statistics of this step to the host."""
@@ -425,21 +424,12 @@ class Monitor:
         )  # fmt: skip
 
     def _new(self, findings: list[Reading], step: int) -> list[Reading]:
-        """Findings at places where there was none as severe, which are told once."""
-        new = []
-        for one in findings:
-            known = self._known.get((one.check, one.where), "info")
-            if SEVERITIES.index(one.severity) > SEVERITIES.index(known):
-                self._known[one.check, one.where] = one.severity
-                self.alarms.append((step, one))
-                new.append(one)
+        """Findings that are new, each told once; a check that alarms worse than ever is looked at
+        closely.
+        """
+        new, worse = self._alarms.take(findings, step)
         for line in lines(new):
             LOGGER.warning("step %d, %s", step, line)
-        worse = {
-            one.check for one in new
-            if SEVERITIES.index(one.severity) > SEVERITIES.index(self._worst.get(one.check, "ok"))
-        }  # fmt: skip
-        self._worst |= {one.check: one.severity for one in new if one.check in worse}
         if worse:
             self.pace.alarmed(self.taken)
         return new

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normwise.anatomy.graph import Tap
 from normwise.anatomy.points import (
     At,
     ConnectionPoints,
@@ -15,7 +16,6 @@ from normwise.anatomy.points import (
     points,
 )
 from normwise.anatomy.stream import anatomy
-from normwise.anatomy.trace import Tap
 from normwise.errors import AnatomyUnknown
 from normwise.residual.base import Residual
 

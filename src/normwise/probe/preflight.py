@@ -1,23 +1,22 @@
 """Is the signal of this model healthy? One forward and backward pass, one step taken back."""
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normwise.anatomy.leaves import leaf, leaves
+from normwise.anatomy.leaves import leaves
 from normwise.anatomy.points import Points
 from normwise.anatomy.trace import buffers_kept
 from normwise.conditions import conditions
 from normwise.errors import SettingError, UnhealthySignal
 from normwise.norms.registry import NORM_MODULES
+from normwise.probe.batch_pass import LossFunction, Pass
 from normwise.probe.checks.registry import apply
 from normwise.probe.diagnosis import Diagnosis
 from normwise.probe.expectation import declared, expected
@@ -26,11 +25,11 @@ from normwise.probe.measured import record
 from normwise.probe.points import arguments, find_points, token_ids
 from normwise.probe.record import ParameterUpdate, Record, Run, Trial
 from normwise.probe.recorder import Recorder
-from normwise.probe.updates import UpdateWatch, frozen, gradient_sums
+from normwise.probe.trial import trial_step
+from normwise.probe.updates import frozen, gradient_sums
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 STAGES = ("initial", "trained")
-LossFunction = Callable[[Any, Any], Tensor]
 
 
 def check(
@@ -169,66 +168,12 @@ def _as_before(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Ite
             hooks.update(before)
 
 
-@dataclass
-class _Pass:
-    """One forward pass of the batch and its loss."""
-
-    model: nn.Module
-    call: tuple[tuple[Any, ...], Mapping[str, Any]]
-    batch: Any
-    loss_fn: LossFunction | None
-    projected: bool = False  # the loss is a random projection, and none of the user's
-
-    def __call__(self) -> tuple[Tensor, Any]:
-        torch.clear_autocast_cache()  # or a second pass has the weights of the first
-        args, options = self.call
-        out = self.model(*args, **options)
-        return self._loss(out), out
-
-    def _loss(self, out: Any) -> Tensor:
-        if self.loss_fn is not None:
-            return self.loss_fn(out, self.batch)
-        own = leaf(out, ("loss",)) if not isinstance(out, Tensor) else None
-        if isinstance(own, Tensor):
-            return own
-        logits = out if isinstance(out, Tensor) else leaf(out, ("logits",))
-        ids = token_ids(*self.call)
-        if isinstance(logits, Tensor) and ids is not None and _is_of_next_token(logits, ids):
-            return F.cross_entropy(
-                logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten().long()
-            )
-        self.projected = True
-        return _projection(out)
-
-
-def _is_of_next_token(logits: Tensor, ids: Tensor) -> bool:
-    return (
-        logits.ndim == 3
-        and logits.shape[:2] == ids.shape
-        and ids.shape[1] > 1
-        and int(ids.max()) < logits.shape[-1]
-    )
-
-
-def _projection(out: Any) -> Tensor:
-    """A random linear function of the last hidden state, or of the first floats there are."""
-    floats = [tensor for _, tensor in leaves(out) if tensor.is_floating_point()]
-    if not floats:
-        raise SettingError(
-            "A gradient needs an output of floats. The model gave none. Pass loss_fn."
-        )
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(floats[0].shape, generator=generator).to(floats[0].device)
-    loss: Tensor = (floats[0].float() * direction).sum() / direction.numel() ** 0.5
-    return loss
-
-
 def _measure(
     model: nn.Module, found: Points, call: tuple[Any, Any], batch: Any,
     loss_fn: LossFunction | None, optimizer: torch.optim.Optimizer | None,
 ) -> tuple[Record, int]:  # fmt: skip
     """The record of one pass, with a trial step where there is an optimizer; and its tokens."""
-    run = _Pass(model, call, batch, loss_fn)
+    run = Pass(model, call, batch, loss_fn)
     recorder = Recorder(model, found)
     try:
         recorder.attach()
@@ -254,7 +199,7 @@ def _measure(
     trial: Trial | None = None
     updates: list[ParameterUpdate] = []
     if optimizer is not None and not run.projected:
-        trial, updates = _trial(run, optimizer, loss.detach(), out)
+        trial, updates = trial_step(run, optimizer, loss.detach(), out)
     made = record(
         found, sums, maxima, recorder.dtypes, exact_attention=True, parameters=parameters,
         step=0, stage="initial", loss=float(loss.detach()), trial=trial, updates=updates,
@@ -263,67 +208,6 @@ def _measure(
     entry = found.stacks[0]
     width = len(maxima.get(("stream", 0, len(entry.connections)), [])) or 1
     return made, int(sums["stream", 0, len(entry.connections)][0] // width)
-
-
-@torch.no_grad()
-def _trial(
-    run: _Pass, optimizer: torch.optim.Optimizer, loss: Tensor, out: Any
-) -> tuple[Trial, list[ParameterUpdate]]:
-    """One step of the optimizer on the gradients that are there, taken back to the last bit."""
-    weights = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = [p.detach().clone() for p in weights]
-    state = {p: _copied(values) for p, values in optimizer.state.items()}
-    groups = [dict(group) for group in optimizer.param_groups]
-    before = _logits(out)
-    watch = UpdateWatch(run.model, optimizer)
-    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-    optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = (
-        OrderedDict(), OrderedDict()
-    )  # fmt: skip
-    try:
-        for group in optimizer.param_groups:
-            group["lr"] = group.get("initial_lr", group["lr"])
-        watch.before()
-        with torch.enable_grad():
-            optimizer.step()
-        watch.after()
-        after, moved = run()
-        changed = sum(
-            not torch.equal(p, old) for p, old in zip(weights, kept, strict=True)
-        ) / max(len(weights), 1)  # fmt: skip
-        found = Trial(
-            float(loss), float(after), _change(before, _logits(moved)), changed,
-            float(optimizer.param_groups[0]["lr"]),
-        )  # fmt: skip
-        rows = watch.rows.tolist() if watch.rows is not None else []
-        return found, watch.read(rows)
-    finally:
-        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
-        for p, old in zip(weights, kept, strict=True):
-            p.copy_(old)
-        optimizer.state.clear()
-        optimizer.state.update(state)
-        for group, old_group in zip(optimizer.param_groups, groups, strict=True):
-            group.update(old_group)
-
-
-def _copied(values: Any) -> Any:
-    """An optimizer's state of one tensor, with tensors of its own."""
-    if isinstance(values, Tensor):
-        return values.clone()
-    if isinstance(values, dict):
-        return {key: _copied(value) for key, value in values.items()}
-    return values
-
-
-def _logits(out: Any) -> Tensor:
-    floats = (t for _, t in leaves(out) if t.is_floating_point() and t.ndim)
-    return next(floats).detach().float()
-
-
-def _change(before: Tensor, after: Tensor) -> float:
-    size = before.square().mean().sqrt()
-    return float((after - before).square().mean().sqrt() / size.clamp_min(1e-30))
 
 
 @torch.no_grad()

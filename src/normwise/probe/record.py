@@ -8,6 +8,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+UNSEEN_IN_BF16 = 2.0**-9  # of a number: what is added to it and smaller is lost, half of a step
+EPS_SHARES = (0.05, 0.25)  # of eps in a norm's root: a result that is 2.5 % and 13 % too small
+SMALL_GAIN = 0.01
+MASSIVE, MASSIVE_TIMES = 100.0, 1000.0  # Sun et al. 2024 (2402.17762), section 2
+
 SETTLED = 100  # steps
 
 
@@ -166,7 +171,7 @@ class Attention:
         layer: of its connection; None where the two were not matched.
         stack: index of its stack.
         largest: largest magnitude of a logit among valid pairs, by head. A lower bound where
-            `exact` is False: then of 64 queries.
+            `exact` is False: then of 32 queries, or of 64 where the bound is above 100.
         bound: max norm of a query times that of a key times the scale, by head; NaN where the
             logits themselves were given.
         entropy: of the keys' weights without the first, over ln of their number, mean over queries

@@ -16,12 +16,13 @@ from torch.utils.hooks import RemovableHandle
 from normwise.anatomy.leaves import leaf
 from normwise.anatomy.points import At, NormPoint, Points
 from normwise.probe.attention import AttentionWatch
+from normwise.probe.hook import Hook
+from normwise.probe.record import EPS_SHARES, SMALL_GAIN, UNSEEN_IN_BF16
+from normwise.probe.stats import angles, by_channel, one_and, pairs, powers
 from normwise.probe.tally import Tally
+from normwise.probe.updates import local
 
-SWALLOWED = 2.0**-9  # of the stream: half of a bf16 step
 MEDIAN_OF = 4096  # entries
-SMALL_GAIN = 0.01
-SHARES = (0.05, 0.25)  # of eps in a norm's root, whose rows are counted
 
 Action = Callable[[Tensor], None]
 
@@ -248,14 +249,14 @@ class Recorder:
                 return
             self.dtypes["stream", s, i] = str(x.dtype).removeprefix("torch.")
             x = x.detach()
-            self.tally.rise(("stream", s, i), _by_channel(x))
+            self.tally.rise(("stream", s, i), by_channel(x))
             rows = self._rows(x)
             before = self._held.get((s, i - 1))
-            angle = rows.new_zeros(2) if before is None else _angles(before, rows)
+            angle = rows.new_zeros(2) if before is None else angles(before, rows)
             flat = rows.flatten()
             some = flat[:: max(1, flat.numel() // MEDIAN_OF)].abs().median()
             self.tally.add(
-                ("stream", s, i), torch.cat((_powers(rows), _one_and(some), angle.double()))
+                ("stream", s, i), torch.cat((powers(rows), one_and(some), angle.double()))
             )  # fmt: skip
             same = before is not None and before.shape == rows.shape
             if i and self._differs(s, i - 1) and before is not None and same:
@@ -263,7 +264,7 @@ class Recorder:
             self._held[s, i] = rows
             end = {0: "entry", len(self.points.stacks[s].connections): "exit"}.get(i)
             if end is not None:
-                self.tally.add((end, s), _pairs(rows))
+                self.tally.add((end, s), pairs(rows))
 
         return action
 
@@ -288,14 +289,14 @@ class Recorder:
         compared = rows.new_zeros(2)
         at = self.points.stacks[s].connections[c].skip
         if skip is not None and at is not None and skip.shape == rows.shape:
-            swallowed = (rows.abs() < SWALLOWED * abs(at.factor) * skip.abs()).sum()
+            swallowed = (rows.abs() < UNSEEN_IN_BF16 * abs(at.factor) * skip.abs()).sum()
             compared = torch.stack((torch.full_like(swallowed, rows.numel()), swallowed))
-        self.tally.add(("branch", s, c), torch.cat((_powers(rows), compared.double())))
+        self.tally.add(("branch", s, c), torch.cat((powers(rows), compared.double())))
 
     def _norm(self, k: int, norm: NormPoint) -> Action:
         centred, eps = norm.formula == "layer_norm", float(norm.eps or 0.0)
         module = self.model.get_submodule(norm.name) if norm.name and self.gains else None
-        offset = 1.0 if norm.semantics.endswith("1 + weight") else 0.0
+        offset = float(norm.unit_offset)
 
         def action(x: Tensor) -> None:
             if _in_backward():
@@ -308,11 +309,11 @@ class Recorder:
             share = torch.where(zero, 0.0, eps / (square + eps).clamp_min(1e-38))
             self.tally.add(("norm", k), torch.stack((
                 torch.full_like(share.sum(), share.numel()), zero.sum(), share.sum(),
-                *((share > limit).sum() for limit in SHARES),
+                *((share > limit).sum() for limit in EPS_SHARES),
             )))  # fmt: skip
             weight = getattr(module, "weight", None)  # sharding puts another one there
             if isinstance(weight, Tensor):
-                self._gain(k, (_local(weight.detach()).float() + offset).abs())
+                self._gain(k, (local(weight.detach()).float() + offset).abs())
 
         return action
 
@@ -362,33 +363,8 @@ class Recorder:
         return x if x.dtype == torch.float64 else x.float()
 
 
-class Hook:
-    """A hook that does nothing in a copy of the model, and in one read from a file."""
-
-    def __init__(self, call: Callable[..., object]) -> None:
-        self.call = call
-
-    def __call__(self, *args: Any) -> None:
-        self.call(*args)
-
-    def __deepcopy__(self, memo: object) -> "Hook":
-        return Hook(_nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Hook, (_nothing,)
-
-
-def _nothing(*args: object) -> None:
-    """What a hook does in a copy."""
-
-
 def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def _local(x: Tensor) -> Tensor:
-    """This process's part of a tensor."""
-    return x.to_local() if hasattr(x, "to_local") else x
 
 
 def _in_backward() -> bool:
@@ -396,44 +372,3 @@ def _in_backward() -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch._C._current_graph_task_id() != -1
-
-
-def _by_channel(x: Tensor) -> Tensor:
-    """Largest magnitude of each channel; of two passes without a copy, quicker than of abs()."""
-    flat = x.flatten(0, -2)
-    return torch.maximum(flat.amax(0), -flat.amin(0)).float()
-
-
-def _powers(rows: Tensor) -> Tensor:
-    """Entries, and the sums of their powers 1, 2 and 4, in fp64: none leaves its range."""
-    largest = rows.abs().amax().clamp_min(1e-38)
-    unit = rows / largest
-    square = unit.square()
-    size = largest.double()
-    return torch.stack((
-        torch.full_like(size, rows.numel()), unit.sum().double() * size,
-        square.sum().double() * size**2, square.square().sum().double() * size**4,
-    ))  # fmt: skip
-
-
-def _one_and(value: Tensor) -> Tensor:
-    return torch.stack((torch.ones_like(value), value)).double()
-
-
-def _pairs(rows: Tensor) -> Tensor:
-    """Pairs of two tokens of a sequence times the width, and the sum of their products."""
-    *sequences, tokens, width = rows.shape
-    count = rows[..., 0, 0].numel() * tokens * (tokens - 1) * width
-    products = rows.sum(-2).square().sum() - rows.square().sum()
-    return torch.stack((torch.full_like(products, count), products)) if sequences else (
-        rows.new_zeros(2)
-    )  # fmt: skip
-
-
-def _angles(before: Tensor, rows: Tensor) -> Tensor:
-    """Tokens, and the sum of arccos(cosine)/pi between two points of the stream."""
-    if before.shape != rows.shape:
-        return rows.new_zeros(2)
-    cosine = torch.nn.functional.cosine_similarity(before, rows, dim=-1).clamp(-1.0, 1.0)
-    angle = cosine.arccos() / torch.pi
-    return torch.stack((torch.full_like(angle.sum(), angle.numel()), angle.sum()))

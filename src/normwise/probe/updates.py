@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from normwise.anatomy.points import Points
-from normwise.probe.record import ParameterUpdate
+from normwise.probe.record import UNSEEN_IN_BF16, ParameterUpdate
 from normwise.schedules import norm_parameters
 
 SAMPLE = 512  # entries of a tensor: the RMS of Gaussian ones is within 3.1 %
-VANISHES = 2.0**-9  # of the weight: half of a bf16 step
 FIELDS = ("count", "weight", "gradient", "surprise", "step", "vanishing", "seen")
 
 
@@ -46,7 +45,7 @@ def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Watched]
 
 
 class UpdateWatch:
-    """Sums over a sample of the entries of every trained tensor, before and after a step.
+    """Sums over a sample of the entries of every trained matrix, before and after a step.
 
     Nothing waits for the device: `rows` is one tensor (tensors, fields).
     """
@@ -80,7 +79,7 @@ class UpdateWatch:
         self.rows = torch.stack((
             self._counts, old.square().sum(1), gradient.square().sum(1),
             (gradient.square() / floor).sum(1), step.square().sum(1),
-            (step.abs() < VANISHES * old.abs()).sum(1), (gradient != 0.0).sum(1),
+            (step.abs() < UNSEEN_IN_BF16 * old.abs()).sum(1), (gradient != 0.0).sum(1),
         ), 1)  # fmt: skip
         self._before = None
 
@@ -158,13 +157,13 @@ def _tensor(values: Sequence[Any], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-def _local(x: Tensor) -> Tensor:
+def local(x: Tensor) -> Tensor:
     """This process's part of a tensor."""
     return x.to_local() if hasattr(x, "to_local") else x
 
 
 def _sample(x: Tensor) -> Tensor:
-    flat = _local(x.detach()).reshape(-1)
+    flat = local(x.detach()).reshape(-1)
     return flat[:: max(1, flat.numel() // SAMPLE)][:SAMPLE]
 
 
@@ -176,7 +175,7 @@ def _padded(x: Tensor) -> Tensor:
 
 def _no_gradient(p: Tensor) -> Tensor:
     """The gradient of a tensor that got none."""
-    return torch.zeros_like(_local(p.detach()))
+    return torch.zeros_like(local(p.detach()))
 
 
 def _update(one: Watched, sums: Mapping[str, float], adam: _Adam | None) -> ParameterUpdate:
@@ -210,7 +209,7 @@ def gradient_sums(model: nn.Module, points: Points) -> tuple[list[tuple[int, int
         for c, connection in enumerate(stack.connections):
             owned = _parameters(modules[name] for name in connection.modules if name in modules)
             gradients = [
-                _local(p.grad) for p in owned if p.grad is not None and not p.grad.is_sparse
+                local(p.grad) for p in owned if p.grad is not None and not p.grad.is_sparse
             ]
             keys.append((s, c))
             rows.append(_squares(gradients))

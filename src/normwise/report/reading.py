@@ -44,6 +44,7 @@ def badness(one: Reading) -> tuple[int, float]:
 
 
 def rank(one: Reading) -> int:
+    """The severity as a number, 0 for "ok"."""
     return SEVERITIES.index(one.severity)
 
 

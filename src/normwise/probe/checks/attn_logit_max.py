@@ -47,9 +47,11 @@ def _size(where: str, attention: Attention) -> Reading:
     note = f"Head {head} of {len(attention.largest)}."
     unknown = not attention.exact and bound > TOO_LARGE >= size
     if unknown:
-        note += f" Of 64 queries; the largest of all is unknown, at most {bound:.3g}."
+        note += f" Of a sample of the queries; the largest of all is unknown, at most {bound:.3g}."
     elif not attention.exact:
-        note += " Of 64 queries" + ("." if math.isnan(bound) else f"; of all at most {bound:.3g}.")
+        note += " Of a sample of the queries" + (
+            "." if math.isnan(bound) else f"; of all at most {bound:.3g}."
+        )
     found = STANDARD.reading(
         where, "S = max |q.k| scale over valid pairs, of the largest head", size,
         layer=attention.layer, note=note,

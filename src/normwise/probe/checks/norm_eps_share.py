@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from normwise.probe.findings import Check, Limits, Reading, Remedy, Standard, Unmeasured
-from normwise.probe.record import Norm, Run
+from normwise.probe.record import EPS_SHARES, Norm, Run
 
 NAME = "norm-eps-share"
-LIMITS = Limits(0.05, 0.25, "B", "RMS of the result is sqrt(1 - s): 0.975 and 0.87")
+LIMITS = Limits(*EPS_SHARES, "B", "RMS of the result is sqrt(1 - s): 0.975 and 0.87")
 REMEDY = Remedy(
     "Lower eps to 1e-6 or 1e-8 with statistics in fp32, or scale the embedding up.",
     ("small-eps", "embedding-scale"),

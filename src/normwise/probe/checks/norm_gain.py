@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from normwise.probe.findings import Check, Limits, Reading, Remedy, Standard
-from normwise.probe.record import Norm, Run
+from normwise.probe.record import SMALL_GAIN, Norm, Run
 
 NAME = "norm-gain"
 LARGE = Limits(10.0, None, "C", "ours")
@@ -29,7 +29,7 @@ def measure(run: Run) -> Iterator[Reading]:
                 f"{where}, largest", "largest gain over the median", _spread(norm), layer=norm.layer
             )
             yield OFF.reading(
-                f"{where}, smallest", "share of the gains below 0.01", norm.gain_small,
+                f"{where}, smallest", f"share of the gains below {SMALL_GAIN}", norm.gain_small,
                 layer=norm.layer,
             )  # fmt: skip
 
