@@ -301,7 +301,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch, f: Callable[[], list[Tensor]]) -> l
 
     monkeypatch.setattr(launch, "run", record)
     for size in (1 << 40, 1):
-        monkeypatch.setattr(launch, "_BEYOND_CACHES", size)
+        monkeypatch.setattr(launch, "_BEYOND_CACHES", dict.fromkeys(launch._BEYOND_CACHES, size))
         launch._plan_forward.cache_clear()
         launch._plan_backward.cache_clear()
         found.append(f())

@@ -6,7 +6,7 @@ addresses is worked out once for each kind of call and kept: a small norm takes 
 
 from ctypes import Structure
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,10 +25,16 @@ Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 Results = tuple[Tensor, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 Dtype = torch.dtype | None
+Dtypes = tuple[torch.dtype, ...]
+Use = Literal["training", "inference"]
 
 _CPU = torch.device("cpu")
 _PLANS = 1024  # kinds of calls that are kept
-_BEYOND_CACHES = 32 << 20  # bytes of a result that no cache keeps for the next operation
+
+# Bytes that a pass reads and writes from which on its results are not kept in the caches (2 cores
+# with 32 MiB of third-level cache, docs/design.md). In a training, whatever comes between a result
+# and its last use drives it out sooner than where only the next operation reads it.
+_BEYOND_CACHES: dict[Use, int] = {"training": 16 << 20, "inference": 64 << 20}
 
 
 class Launch(NamedTuple):
@@ -91,7 +97,8 @@ def prepare_forward(
         keep: whether a backward will follow.
     """
     x, residual, weight, bias = inputs
-    plan = _plan_forward(norm, form, spec, x.shape, *map(_dtype, inputs))
+    use: Use = "training" if keep else "inference"
+    plan = _plan_forward(norm, form, spec, use, x.shape, *map(_dtype, inputs))
     y_dtype, stream_dtype = plan.dtypes
     call = ForwardCall.from_buffer_copy(plan.call)
     y = _empty(x, y_dtype)
@@ -116,6 +123,7 @@ def _plan_forward(
     norm: str,
     form: Form,
     spec: NormSpec,
+    use: Use,
     shape: torch.Size,
     x_dtype: torch.dtype,
     residual_dtype: Dtype,
@@ -123,17 +131,19 @@ def _plan_forward(
     bias_dtype: Dtype,
 ) -> _Plan:
     rows, size = _rows_and_size(shape, len(spec.dims))
+    read = (x_dtype,) if residual_dtype is None else (x_dtype, residual_dtype)
     residual_dtype = residual_dtype or x_dtype
     joint = torch.promote_types(x_dtype, residual_dtype)
     y_dtype = joint if form is Form.OUTPUT else spec.out_dtype
     dtypes = (x_dtype, residual_dtype, y_dtype, joint,
               widest(x_dtype, residual_dtype, weight_dtype, bias_dtype))  # fmt: skip
+    written = (y_dtype, joint) if form is Form.ADD else (y_dtype,)
     chunks, rows_per_chunk = chunks_of(rows, size)
     call = ForwardCall(
         chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
         weight_kind=_kind(weight_dtype), bias_kind=_kind(bias_dtype), eps=spec.eps,
         llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
-        past=_beyond_caches(rows, size, y_dtype, joint if form is Form.ADD else y_dtype),
+        past=_beyond_caches(rows, size, read, written, use),
     )  # fmt: skip
     return _Plan(compiled.forward(norm, form, dtypes), call, _pays(rows, size), (y_dtype, joint))
 
@@ -222,6 +232,8 @@ def _plan_backward(
 ) -> _Plan:
     rows, size = _rows_and_size(shape, len(spec.dims))
     dtype = widest(x_dtype, residual_dtype, weight_dtype, bias_dtype)
+    found = (x_dtype, residual_dtype, dy_dtype, dstream_dtype)
+    read = tuple(dtype for dtype in found if dtype is not None)
     dtypes = (x_dtype, residual_dtype or x_dtype, dy_dtype, dstream_dtype or dy_dtype,
               dx_dtype or spec.dtype, spec.dtype, dtype)  # fmt: skip
     kind = compiled.Source(residual_dtype is not None, dstream_dtype is not None)
@@ -230,7 +242,7 @@ def _plan_backward(
         chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
         weight_kind=_kind(weight_dtype), dw_kind=_kind(weight_dtype), db_kind=_kind(bias_dtype),
         llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
-        past=_beyond_caches(rows, size, dx_dtype or dtype),
+        past=_beyond_caches(rows, size, read, (dx_dtype or dtype,), "training"),
     )  # fmt: skip
     return _Plan(compiled.backward(norm, kind, dtypes), call, _pays(rows, size), (dtype,))
 
@@ -245,10 +257,11 @@ def _pays(rows: int, size: int) -> bool:
     return rows * size >= 1 << 16
 
 
-def _beyond_caches(rows: int, size: int, *dtypes: torch.dtype) -> bool:
+def _beyond_caches(rows: int, size: int, read: Dtypes, written: Dtypes, use: Use) -> bool:
     """Whether results are written past the caches; all their rows have to begin at cache lines."""
-    row_bytes = [size * dtype.itemsize for dtype in dtypes]
-    return rows * max(row_bytes) >= _BEYOND_CACHES and not any(n % LINE for n in row_bytes)
+    row_bytes = sum(size * dtype.itemsize for dtype in (*read, *written))
+    aligned = not any(size * dtype.itemsize % LINE for dtype in written)
+    return aligned and rows * row_bytes >= _BEYOND_CACHES[use]
 
 
 def _at_line(x: Tensor | None) -> bool:
