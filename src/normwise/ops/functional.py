@@ -205,34 +205,52 @@ def spec_of(
         UnknownName: no rounding of this name.
     """
     shape = axes_of(normalized_shape)
-    for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
+    if not (
+        shape
+        and x.shape[-len(shape) :] == shape
+        and x.is_floating_point()
+        and (weight is None or _is_parameter(weight, shape))
+        and (bias is None or _is_parameter(bias, shape))
+        and not (unit_offset and weight is None)
+    ):
+        raise _misfit(op, x, shape, {"weight": weight, "bias": bias})
+    return NormSpec(
+        tuple(range(-len(shape), 0)),
+        _torch_eps(x.dtype) if eps is None else eps,
+        unit_offset,
+        ROUNDINGS.resolve(rounding),
+        x.dtype,
+        out_dtype or x.dtype,
+    )
+
+
+def _is_parameter(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    return tensor.shape == shape and tensor.is_floating_point()
+
+
+def _misfit(
+    op: str, x: Tensor, shape: tuple[int, ...], parameters: dict[str, Tensor | None]
+) -> ShapeError:
+    """What does not fit; looked for only where something does not."""
+    for name, tensor in {"input": x, **parameters}.items():
         if tensor is not None and not tensor.is_floating_point():
-            raise _not_floating(op, name, tensor)
+            return _not_floating(op, name, tensor)
     if not shape or x.shape[-len(shape) :] != shape:
-        raise ShapeError(
+        return ShapeError(
             f"{op}: the input must end with normalized_shape. "
             f"The input is {tuple(x.shape)}, normalized_shape is {shape}. "
             f"Pass the sizes of the trailing axes to normalize over."
         )
-    for name, parameter in (("weight", weight), ("bias", bias)):
+    for name, parameter in parameters.items():
         if parameter is not None and parameter.shape != shape:
-            raise ShapeError(
+            return ShapeError(
                 f"{op}: {name} must have the shape that is normalized. "
                 f"{name} is {tuple(parameter.shape)}, normalized_shape is {shape}. "
                 f"Pass a {name} of shape {shape}, or {name}=None."
             )
-    if unit_offset and weight is None:
-        raise ShapeError(
-            f"{op}: unit_offset adds 1 to the weight, and there is none. "
-            f"Pass a weight of shape {shape}, or unit_offset=False."
-        )
-    return NormSpec(
-        dims=tuple(range(-len(shape), 0)),
-        eps=_torch_eps(x.dtype) if eps is None else eps,
-        unit_offset=unit_offset,
-        rounding=ROUNDINGS.resolve(rounding),
-        dtype=x.dtype,
-        out_dtype=out_dtype or x.dtype,
+    return ShapeError(
+        f"{op}: unit_offset adds 1 to the weight, and there is none. "
+        f"Pass a weight of shape {shape}, or unit_offset=False."
     )
 
 
