@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from normwise.ops import dispatch, reference
-from normwise.ops.forms import Form
+from normwise.ops.forms import Form, Inputs
+from normwise.ops.out import copy_into, mark_written, may_be_written
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import compute_dtype, round_through
 
 Formula = Callable[[Tensor, Tensor | None, Tensor | None, NormSpec], Tensor]
 Unit = Callable[[Tensor, tuple[int, ...], float], tuple[Tensor, Tensor]]
-Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,13 @@ OPS = {op.name: op for op in (LAYER_NORM, RMS_NORM)}
 
 
 def norm(
-    op: NormOp, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool = False
+    op: NormOp,
+    form: Form,
+    inputs: Inputs,
+    spec: NormSpec,
+    *,
+    rounded: bool = False,
+    out: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
     """The result of a form, and of the one that adds also the stream.
 
@@ -59,7 +65,10 @@ def norm(
         inputs: x, residual, weight, bias.
         spec: the call, all but its tensors.
         rounded: whether the statistics of a sum see it as the stream holds it.
+        out: memory for the results, if it is given.
     """
+    if out:
+        return _norm_into(out, op, form, inputs, spec, rounded=rounded)
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():
             return _by_torch(op, form, inputs, spec, rounded=rounded)
@@ -69,6 +78,25 @@ def norm(
     if kernels is not None:
         return _by_kernel(kernels, op, form, inputs, spec, rounded=rounded)
     return _by_torch(op, form, inputs, spec, rounded=rounded)
+
+
+def _norm_into(
+    out: tuple[Tensor, ...],
+    op: NormOp,
+    form: Form,
+    inputs: Inputs,
+    spec: NormSpec,
+    *,
+    rounded: bool,
+) -> tuple[Tensor, ...]:
+    """The results in memory that is given; a kernel writes there itself where it may."""
+    if not torch.compiler.is_compiling():
+        kernels = dispatch.kernels(*inputs, *out, rounding=spec.rounding)
+        if kernels is not None and may_be_written(out, inputs):
+            kernels.forward(op.name, form, inputs, spec, rounded=rounded, keep=False, out=out)
+            mark_written(out)
+            return out
+    return copy_into(out, norm(op, form, inputs, spec, rounded=rounded))
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]

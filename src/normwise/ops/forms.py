@@ -2,6 +2,11 @@
 
 from enum import Enum
 
+import torch
+from torch import Tensor
+
+Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # x, residual, weight, bias
+
 
 class Form(Enum):
     """norm(x); norm(x + residual), with the sum as a second result; residual + norm(x)."""
@@ -9,3 +14,11 @@ class Form(Enum):
     PLAIN = 0
     ADD = 1
     OUTPUT = 2
+
+
+def result_dtypes(
+    form: Form, x: torch.dtype, residual: torch.dtype | None, out_dtype: torch.dtype
+) -> tuple[torch.dtype, ...]:
+    """The dtypes of a form's results: a stream has the promoted one of what is added."""
+    joint = x if residual is None else torch.promote_types(x, residual)
+    return {Form.PLAIN: (out_dtype,), Form.ADD: (out_dtype, joint), Form.OUTPUT: (joint,)}[form]

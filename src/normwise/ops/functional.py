@@ -13,6 +13,8 @@ Keywords that all functions share:
         end, "llama" before gain and bias, "native" after every operation (overflows where the
         input's own dtype does).
     out_dtype: dtype of the result.
+    out: contiguous memory of the result's shape and dtype to write to, (normed value, stream) for
+        the forms with two results; only where nothing needs a gradient. It may be an input.
 
 Errors: `ShapeError` where shapes or dtypes do not fit, `UnknownName` for a rounding.
 
@@ -28,6 +30,7 @@ from torch import Tensor
 from normwise.errors import ShapeError
 from normwise.ops import autograd
 from normwise.ops.forms import Form
+from normwise.ops.out import results_in
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import RESIDUAL_ROUNDINGS, ROUNDINGS
 
@@ -44,6 +47,7 @@ def layer_norm(
     unit_offset: bool = False,
     rounding: str = "fp32",
     out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """g (x - mean)/sqrt(var + eps) + b over the trailing axes; Ba et al. 2016 (1607.06450).
 
@@ -55,7 +59,8 @@ def layer_norm(
     spec = spec_of("layer_norm", input, normalized_shape, weight, bias, eps,
                    unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     inputs = (input, None, weight, bias)
-    return autograd.norm(autograd.LAYER_NORM, Form.PLAIN, inputs, spec)[0]
+    places = results_in("layer_norm", Form.PLAIN, out, inputs, spec.out_dtype)
+    return autograd.norm(autograd.LAYER_NORM, Form.PLAIN, inputs, spec, out=places)[0]
 
 
 def rms_norm(
@@ -68,6 +73,7 @@ def rms_norm(
     unit_offset: bool = False,
     rounding: str = "fp32",
     out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """g x/sqrt(mean(x^2) + eps) + b over the trailing axes; Zhang and Sennrich 2019 (1910.07467).
 
@@ -80,7 +86,8 @@ def rms_norm(
     spec = spec_of("rms_norm", input, normalized_shape, weight, bias, eps,
                    unit_offset=unit_offset, rounding=rounding, out_dtype=out_dtype)  # fmt: skip
     inputs = (input, None, weight, bias)
-    return autograd.norm(autograd.RMS_NORM, Form.PLAIN, inputs, spec)[0]
+    places = results_in("rms_norm", Form.PLAIN, out, inputs, spec.out_dtype)
+    return autograd.norm(autograd.RMS_NORM, Form.PLAIN, inputs, spec, out=places)[0]
 
 
 def add_layer_norm(
@@ -95,6 +102,7 @@ def add_layer_norm(
     rounding: str = "fp32",
     residual_rounding: str = "before_stats",
     out_dtype: torch.dtype | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(layer_norm(stream), stream) with stream = input + residual.
 
@@ -105,7 +113,10 @@ def add_layer_norm(
     _check_same_shape("add_layer_norm", input, residual)
     inputs = (input, residual, weight, bias)
     rounded = RESIDUAL_ROUNDINGS.resolve(residual_rounding) == "before_stats"
-    y, stream = autograd.norm(autograd.LAYER_NORM, Form.ADD, inputs, spec, rounded=rounded)
+    places = results_in("add_layer_norm", Form.ADD, out, inputs, spec.out_dtype)
+    y, stream = autograd.norm(
+        autograd.LAYER_NORM, Form.ADD, inputs, spec, rounded=rounded, out=places
+    )
     return y, stream
 
 
@@ -121,6 +132,7 @@ def add_rms_norm(
     rounding: str = "fp32",
     residual_rounding: str = "before_stats",
     out_dtype: torch.dtype | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(stream), stream) with stream = input + residual, of one shape.
 
@@ -135,7 +147,10 @@ def add_rms_norm(
     _check_same_shape("add_rms_norm", input, residual)
     inputs = (input, residual, weight, bias)
     rounded = RESIDUAL_ROUNDINGS.resolve(residual_rounding) == "before_stats"
-    y, stream = autograd.norm(autograd.RMS_NORM, Form.ADD, inputs, spec, rounded=rounded)
+    places = results_in("add_rms_norm", Form.ADD, out, inputs, spec.out_dtype)
+    y, stream = autograd.norm(
+        autograd.RMS_NORM, Form.ADD, inputs, spec, rounded=rounded, out=places
+    )
     return y, stream
 
 
@@ -149,6 +164,7 @@ def layer_norm_add(
     *,
     unit_offset: bool = False,
     rounding: str = "fp32",
+    out: Tensor | None = None,
 ) -> Tensor:
     """residual + layer_norm(input): a branch that is normed on its way into the stream.
 
@@ -158,7 +174,8 @@ def layer_norm_add(
                    unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("layer_norm_add", input, residual)
     inputs = (input, residual, weight, bias)
-    return autograd.norm(autograd.LAYER_NORM, Form.OUTPUT, inputs, spec)[0]
+    places = results_in("layer_norm_add", Form.OUTPUT, out, inputs, spec.out_dtype)
+    return autograd.norm(autograd.LAYER_NORM, Form.OUTPUT, inputs, spec, out=places)[0]
 
 
 def rms_norm_add(
@@ -171,6 +188,7 @@ def rms_norm_add(
     bias: Tensor | None = None,
     unit_offset: bool = False,
     rounding: str = "fp32",
+    out: Tensor | None = None,
 ) -> Tensor:
     """residual + rms_norm(input): a branch that is normed on its way into the stream.
 
@@ -180,7 +198,8 @@ def rms_norm_add(
                    unit_offset=unit_offset, rounding=rounding)  # fmt: skip
     _check_same_shape("rms_norm_add", input, residual)
     inputs = (input, residual, weight, bias)
-    return autograd.norm(autograd.RMS_NORM, Form.OUTPUT, inputs, spec)[0]
+    places = results_in("rms_norm_add", Form.OUTPUT, out, inputs, spec.out_dtype)
+    return autograd.norm(autograd.RMS_NORM, Form.OUTPUT, inputs, spec, out=places)[0]
 
 
 def spec_of(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normwise.ops.forms import Form
+from normwise.ops.forms import Form, Inputs, result_dtypes
 from normwise.ops.numba_cpu import launch
 from normwise.ops.reference import NormSpec
 
@@ -19,7 +19,7 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 def forward(
-    norm: str, form: Form, inputs: launch.Inputs, spec: NormSpec, *, rounded: bool, keep: bool
+    norm: str, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool, keep: bool
 ) -> launch.Results:
     """`launch.forward` by the operator; the statistics are kept in any case."""
     y, stream, saved = forward_operator(
@@ -76,9 +76,10 @@ def _forward_shapes(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, *call: Any
 ) -> Three:
     _, form, axes, _, _, _, out_dtype, _ = call
-    joint = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
-    y = x.new_empty(x.shape, dtype=joint if Form[form] is Form.OUTPUT else out_dtype)
-    stream = x.new_empty(x.shape if Form[form] is Form.ADD else 0, dtype=joint)
+    residual_dtype = None if residual is None else residual.dtype
+    dtypes = result_dtypes(Form[form], x.dtype, residual_dtype, out_dtype)
+    y, *rest = (x.new_empty(x.shape, dtype=dtype) for dtype in dtypes)
+    stream = rest[0] if rest else x.new_empty(0)
     rows = math.prod(x.shape[: x.ndim - axes])  # Size.numel() would fix the sizes
     return y, stream, x.new_empty((rows, 2), dtype=torch.float64)
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from normwise.ops.forms import Form
+from normwise.ops.forms import Form, Inputs, result_dtypes
 from normwise.ops.numba_cpu import compiled
 from normwise.ops.numba_cpu.calls import BackwardCall, ForwardCall
 from normwise.ops.numba_cpu.layout import chunks_of, fields, padded, rows_of
@@ -21,7 +21,6 @@ from normwise.ops.numba_cpu.threads import run
 from normwise.ops.reference import NormSpec
 from normwise.ops.rounding import widest
 
-Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 Results = tuple[Tensor, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 Dtype = torch.dtype | None
@@ -70,9 +69,10 @@ def forward(
     *,
     rounded: bool,
     keep: bool,
+    out: tuple[Tensor, ...] = (),
 ) -> Results:
     """The result, the stream of the form that adds, and the rows' statistics if they are kept."""
-    launch, results = prepare_forward(norm, form, inputs, spec, rounded=rounded, keep=keep)
+    launch, results = prepare_forward(norm, form, inputs, spec, rounded=rounded, keep=keep, out=out)
     launch.run()
     return results
 
@@ -85,6 +85,7 @@ def prepare_forward(
     *,
     rounded: bool,
     keep: bool,
+    out: tuple[Tensor, ...] = (),
 ) -> tuple[Launch, Results]:
     """A forward pass, and the tensors that it will fill.
 
@@ -95,14 +96,14 @@ def prepare_forward(
         spec: everything else that the functional form takes.
         rounded: whether the statistics of a sum see it as the stream holds it.
         keep: whether a backward will follow.
+        out: memory for the results, if it is given; apart from the inputs'.
     """
     x, residual, weight, bias = inputs
     use: Use = "training" if keep else "inference"
     plan = _plan_forward(norm, form, spec, use, x.shape, *map(_dtype, inputs))
-    y_dtype, stream_dtype = plan.dtypes
     call = ForwardCall.from_buffer_copy(plan.call)
-    y = _empty(x, y_dtype)
-    stream = _empty(x, stream_dtype) if form is Form.ADD else None
+    y, *rest = out or [_empty(x, dtype) for dtype in plan.dtypes]
+    stream = rest[0] if rest else None
     saved = torch.empty(call.rows, 2, dtype=torch.float64, device=_CPU) if keep else None
     axes, size = len(spec.dims), call.size
     x_rows = rows_of(x, axes, size)
@@ -134,10 +135,9 @@ def _plan_forward(
     read = (x_dtype,) if residual_dtype is None else (x_dtype, residual_dtype)
     residual_dtype = residual_dtype or x_dtype
     joint = torch.promote_types(x_dtype, residual_dtype)
-    y_dtype = joint if form is Form.OUTPUT else spec.out_dtype
-    dtypes = (x_dtype, residual_dtype, y_dtype, joint,
+    written = result_dtypes(form, x_dtype, residual_dtype, spec.out_dtype)
+    dtypes = (x_dtype, residual_dtype, written[0], joint,
               widest(x_dtype, residual_dtype, weight_dtype, bias_dtype))  # fmt: skip
-    written = (y_dtype, joint) if form is Form.ADD else (y_dtype,)
     chunks, rows_per_chunk = chunks_of(rows, size)
     call = ForwardCall(
         chunks=chunks, rows_per_chunk=rows_per_chunk, rows=rows, size=size,
@@ -145,7 +145,7 @@ def _plan_forward(
         llama=spec.rounding == "llama", unit_offset=spec.unit_offset,
         past=_beyond_caches(rows, size, read, written, use),
     )  # fmt: skip
-    return _Plan(compiled.forward(norm, form, dtypes), call, _pays(rows, size), (y_dtype, joint))
+    return _Plan(compiled.forward(norm, form, dtypes), call, _pays(rows, size), written)
 
 
 def backward(
