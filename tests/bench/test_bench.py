@@ -15,10 +15,11 @@ from normwise.bench.cases import TORCH_DTYPES, Tensors, tensors_of, truth_of
 from normwise.bench.measure import IN_A_ROW, errors_of, take_turns
 from normwise.bench.peers import PEERS
 from normwise.bench.run import ENVIRONMENT, run_bench
-from normwise.bench.settings import DTYPES, OPS, BenchSettings, Case
+from normwise.bench.settings import DTYPES, MEMORY, OPS, BenchSettings, Case
 from normwise.cli.main import main
 from normwise.conditions import conditions
 from normwise.errors import BenchFailed, SettingError
+from normwise.report.bench import MEMORY as TITLES
 from normwise.report.bench import document
 from normwise.report.terminal import render
 
@@ -65,9 +66,11 @@ def test_dtypes_are_named_once() -> None:
 
 
 def test_the_tour_gives_the_measured_allocator_settings() -> None:
-    """What users are told to set is what was measured."""
+    """What users are told to set is what was measured, and every setting has a title."""
     tour = (Path(__file__).parents[2] / "docs" / "tour.md").read_text()
-    assert " ".join(f"{name}={value}" for name, value in ENVIRONMENT["reused"].items()) in tour
+    for memory in MEMORY:
+        assert " ".join(f"{name}={value}" for name, value in ENVIRONMENT[memory].items()) in tour
+        assert TITLES[memory]
 
 
 def test_the_same_data_each_time() -> None:

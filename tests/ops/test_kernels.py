@@ -340,6 +340,37 @@ def test_past_the_caches(
     assert in_turn(monkeypatch, run) == [False, False, aligned, aligned]
 
 
+@pytest.mark.parametrize(
+    ("rows", "op", "dtype", "training", "inference"),
+    [
+        (2048, "rms_norm", F32, [False, True], False),  # 12 MiB forward, 18 backward
+        (4096, "rms_norm", F32, [True, True], False),  # 24
+        (4096, "rms_norm", BF16, [False, True], False),  # 12 and 18
+        (4096, "add_rms_norm", BF16, [True, True], False),  # 24
+        (2048, "add_rms_norm", BF16, [False, False], False),  # 12
+        (5462, "add_rms_norm", F32, [True, True], True),  # 64
+        (5461, "add_rms_norm", F32, [True, True], False),
+    ],
+)
+def test_what_passes_the_caches(
+    rows: int,
+    op: str,
+    dtype: torch.dtype,
+    training: list[bool],
+    inference: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the bytes that a pass reads and writes, and sooner where a backward pass follows."""
+    past: list[bool] = []
+    monkeypatch.setattr(launch, "run", lambda kernel, call, threaded: past.append(call.past == 1))
+    x, residual = (torch.zeros(rows, 768, dtype=dtype).requires_grad_() for _ in range(2))
+    outputs = call(op, x, residual, 768, eps=1e-5)
+    torch.autograd.grad(outputs, x, [y.detach() for y in outputs])
+    with torch.no_grad():
+        call(op, x, residual, 768, eps=1e-5)
+    assert past == [*training, inference]
+
+
 @both
 @pytest.mark.parametrize(("dtype", "one"), [(F32, 1.0), (BF16, 1.0), (F16, 0.5), (F64, 1.0)])
 def test_ones_are_counted(name: str, dtype: torch.dtype, one: float) -> None:

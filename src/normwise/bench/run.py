@@ -18,7 +18,8 @@ from normwise.files import write_result
 Result = dict[str, Any]
 
 # Without mmap for large blocks and without trimming, glibc gives no memory back to the system, so
-# that a tensor finds its pages mapped. Other systems ignore the names.
+# that a tensor finds its pages mapped. With hugetlb=1 it asks for pages of 2 MiB, of which a new
+# tensor needs few. Other systems ignore the names.
 ENVIRONMENT = {
     "reused": {
         "MALLOC_MMAP_MAX_": "0",
@@ -26,6 +27,7 @@ ENVIRONMENT = {
         "MALLOC_TOP_PAD_": str(64 << 20),
     },
     "default": {},
+    "huge": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
 
 

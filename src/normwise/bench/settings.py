@@ -7,7 +7,7 @@ from normwise.errors import SettingError
 
 OPS = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "rms_norm_add", "layer_norm_add")
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
-MEMORY = ("reused", "default")
+MEMORY = ("reused", "default", "huge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,8 @@ class BenchSettings:
         ops: rows of `OPS`.
         shapes: ROWSxWIDTH.
         dtypes: rows of `DTYPES`, of input, residual, weight, bias and gradients alike.
-        memory: "reused" keeps freed memory in the process, "default" is the system's allocator.
+        memory: "reused" keeps freed memory in the process, "default" is the system's allocator,
+            "huge" the same with huge pages.
         threads: torch's threads, for all peers.
         repeats: how often each peer is timed, in turns.
     """
@@ -26,7 +27,7 @@ class BenchSettings:
     ops: tuple[str, ...] = ("rms_norm", "layer_norm", "add_rms_norm")
     shapes: tuple[str, ...] = ("4096x768",)
     dtypes: tuple[str, ...] = ("fp32", "bf16")
-    memory: tuple[str, ...] = MEMORY
+    memory: tuple[str, ...] = ("reused", "default")
     threads: int = 2
     repeats: int = 30
 

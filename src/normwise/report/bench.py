@@ -27,6 +27,7 @@ LEGEND = (
 MEMORY = {
     "reused": "Memory reused: the process keeps what it frees.",
     "default": "Default allocator: large tensors get fresh pages at each call.",
+    "huge": "Default allocator with huge pages: fresh ones of 2 MiB.",
 }
 
 

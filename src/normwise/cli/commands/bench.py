@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from normwise.bench.settings import OPS, BenchSettings, Case
+from normwise.bench.settings import MEMORY, OPS, BenchSettings, Case
 from normwise.cli.commands.compare import Command, Several
 
 NAMES = Several(str)
@@ -23,7 +23,9 @@ def _names(flag: str, default: tuple[str, ...], text: str) -> Callable[[Command]
 @_names("--ops", DEFAULT.ops, f"Of {', '.join(OPS)}.")
 @_names("--shapes", DEFAULT.shapes, "Rows and width.")
 @_names("--dtypes", DEFAULT.dtypes, "Of fp32, bf16, fp16, fp64.")
-@_names("--memory", DEFAULT.memory, "Allocator: freed memory reused, or the system's default.")
+@_names("--memory", DEFAULT.memory,
+        f"Of {', '.join(MEMORY)}: freed memory, the system's allocator, that with huge "
+        f"pages.")  # fmt: skip
 @click.option("--threads", type=int, default=DEFAULT.threads, show_default=True,
               help="torch's threads, for every peer.")  # fmt: skip
 @click.option("--repeats", type=int, default=DEFAULT.repeats, show_default=True,
