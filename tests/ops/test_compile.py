@@ -121,8 +121,10 @@ def test_opcheck(name: str, form: str, dtype: torch.dtype) -> None:
     *rows, weight, bias = _graph_inputs(form, dtype)
     inputs = (rows[0], rows[1] if len(rows) > 1 else None, weight, bias)
     call = (name, form, 1, 1e-5, False, "fp32", dtype, True)
-    torch.library.opcheck(graph.forward_operator, (*inputs, *call))
-    y, _, saved = graph.forward_operator(*inputs, *call)
+    for keep in (False, True):
+        torch.library.opcheck(graph.forward_operator, (*inputs, *call, keep))
+        y, _, saved = graph.forward_operator(*inputs, *call, keep)
+        assert saved.numel() == (20 if keep else 0)
     gradients = (y, rows[-1] if form == "ADD" else None, saved)
     call = (name, 1, 1e-5, False, "fp32", dtype, dtype, [True, True])
     torch.library.opcheck(graph.backward_operator, (rows[0], None, weight, bias, *gradients, *call))

@@ -24,7 +24,7 @@ pytestmark = [
 
 KERNELS = ("numba", "eager call on CPU tensors")
 ELSEWHERE = ("reference", "a tensor is not an ordinary one in this machine's memory")
-DTYPE = ("reference", "a dtype that the kernels do not read")
+DTYPE = ("reference", "a dtype that the kernels do not know")
 EMPTY = ("reference", "there is nothing to compute")
 NATIVE = ("reference", "native rounding is by definition what torch's own operations do")
 TRANSFORM = ("reference", "a transform needs operations that it can differentiate or trace")
@@ -119,6 +119,17 @@ def test_native_rounding() -> None:
     mean_square = x.pow(2).mean(-1, keepdim=True)
     literal = x * torch.rsqrt(mean_square + torch.finfo(torch.float32).eps)
     assert torch.equal(nw.rms_norm(x, SIZE, rounding="native"), literal)
+
+
+def test_a_result_in_a_dtype_that_kernels_do_not_write() -> None:
+    """The reference casts to fp8; asked for by name, the kernels say that they cannot."""
+    x, narrow = torch.tensor([[3.0, 4.0]]), torch.float8_e4m3fn
+    right = nw.rms_norm(x, 2, eps=0.0).to(narrow).float()
+    assert torch.equal(nw.rms_norm(x, 2, eps=0.0, out_dtype=narrow).float(), right)
+    compiled = torch.compile(nw.rms_norm, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, 2, eps=0.0, out_dtype=narrow).float(), right)
+    with nw.backend("numba"), pytest.raises(BackendUnavailable, match="do not know"):
+        nw.rms_norm(x, 2, eps=0.0, out_dtype=narrow)
 
 
 def test_choices_nest_and_end() -> None:

@@ -150,3 +150,15 @@ def test_shapes_that_are_accepted(name: str, shape: int | tuple[int, ...] | list
     if name in ADD:
         given, plain = given[0], plain[0]
     assert torch.equal(given, plain)
+
+
+@pytest.mark.parametrize("name", list(SINGLE | ADD))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
+def test_a_result_that_is_not_floating(name: str, dtype: torch.dtype) -> None:
+    """A norm of anything else would be cut to pieces."""
+    refuses(
+        ShapeError,
+        f"{name}: out_dtype must be a floating-point dtype. It is {dtype}. "
+        "Name one, or leave out_dtype=None.",
+        lambda: call(name, torch.ones(2, 4), 4, out_dtype=dtype),
+    )

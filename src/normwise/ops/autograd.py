@@ -74,7 +74,7 @@ def norm(
             return _by_torch(op, form, inputs, spec, rounded=rounded)
         results: tuple[Tensor, ...] = _in_graph(*inputs, op.name, form.name, *spec, rounded)
         return results
-    kernels = dispatch.kernels(*inputs, rounding=spec.rounding)
+    kernels = dispatch.kernels(*inputs, rounding=spec.rounding, out_dtype=spec.out_dtype)
     if kernels is not None:
         return _by_kernel(kernels, op, form, inputs, spec, rounded=rounded)
     return _by_torch(op, form, inputs, spec, rounded=rounded)
@@ -112,7 +112,7 @@ def _in_graph(
     """What a compiler leaves for the moment when it knows under which transforms it is."""
     op, form, inputs = OPS[norm_name], Form[form_name], (x, residual, weight, bias)
     spec, rounded = NormSpec(*call[:-1]), call[-1]
-    operators = dispatch.operators(*inputs, rounding=spec.rounding)
+    operators = dispatch.operators(*inputs, rounding=spec.rounding, out_dtype=spec.out_dtype)
     if operators is None:
         return _by_torch(op, form, inputs, spec, rounded=rounded)
     return _by_kernel(operators, op, form, inputs, spec, rounded=rounded, in_graph=True)

@@ -58,7 +58,7 @@ _NATIVE = Choice("reference", "native rounding is by definition what torch's own
 _EMPTY = Choice("reference", "there is nothing to compute")
 _TRANSFORM = Choice("reference", "a transform needs operations that it can differentiate or trace")
 _ELSEWHERE = Choice("reference", "a tensor is not an ordinary one in this machine's memory")
-_DTYPE = Choice("reference", "a dtype that the kernels do not read")
+_DTYPE = Choice("reference", "a dtype that the kernels do not know")
 
 
 @contextmanager
@@ -87,28 +87,34 @@ def which_backend(*tensors: Tensor | None, rounding: str = "fp32") -> Choice:
     asked = _asked.get()
     if asked == "reference":
         return _ASKED
-    choice = _TRANSFORM if _watched() else _automatic(tensors, rounding, traced=False)
+    choice = _TRANSFORM if _watched() else _automatic(tensors, rounding, None, traced=False)
     _insist(asked, choice)
     return choice
 
 
-def kernels(*tensors: Tensor | None, rounding: str) -> ModuleType | None:
+def kernels(
+    *tensors: Tensor | None, rounding: str, out_dtype: torch.dtype | None = None
+) -> ModuleType | None:
     """The kernels if they run a call, or None if the reference does."""
-    if _asked.get() != "auto":  # two calls fewer for "auto" are 0.3 of a small norm's 12 us
-        choice = which_backend(*tensors, rounding=rounding)
-    elif _watched():
+    asked = _asked.get()
+    if asked == "reference":
         return None
-    else:
-        choice = _automatic(tensors, rounding, traced=False)
+    choice = _TRANSFORM if _watched() else _automatic(tensors, rounding, out_dtype, traced=False)
+    if asked == "numba":
+        _insist(asked, choice)
     return _load()[0] if choice is _KERNELS else None
 
 
-def operators(*tensors: Tensor | None, rounding: str) -> ModuleType | None:
+def operators(
+    *tensors: Tensor | None, rounding: str, out_dtype: torch.dtype | None = None
+) -> ModuleType | None:
     """The kernels as operators of a graph that is being compiled, or None for the reference."""
     asked = _asked.get()
     if asked == "reference":
         return None
-    choice = _TRANSFORM if in_transform() else _automatic(tensors, rounding, traced=True)
+    choice = _TRANSFORM
+    if not in_transform():
+        choice = _automatic(tensors, rounding, out_dtype, traced=True)
     if choice.backend != "numba":
         _insist(asked, choice)
         return None
@@ -140,10 +146,18 @@ def _watched() -> bool:
     )
 
 
-def _automatic(tensors: tuple[Tensor | None, ...], rounding: str, *, traced: bool) -> Choice:
+def _automatic(
+    tensors: tuple[Tensor | None, ...],
+    rounding: str,
+    out_dtype: torch.dtype | None,
+    *,
+    traced: bool,
+) -> Choice:
     obstacle = _obstacle(tensors, traced=traced)
     if obstacle is not None:
         return obstacle
+    if out_dtype is not None and out_dtype not in KERNEL_DTYPES:
+        return _DTYPE
     return _NATIVE if rounding == "native" else _load()[1] or _KERNELS
 
 

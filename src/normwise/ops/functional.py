@@ -231,8 +231,9 @@ def spec_of(
         and (weight is None or _is_parameter(weight, shape))
         and (bias is None or _is_parameter(bias, shape))
         and not (unit_offset and weight is None)
+        and (out_dtype is None or out_dtype.is_floating_point)
     ):
-        raise _misfit(op, x, shape, {"weight": weight, "bias": bias})
+        raise _misfit(op, x, shape, {"weight": weight, "bias": bias}, out_dtype)
     return NormSpec(
         tuple(range(-len(shape), 0)),
         _torch_eps(x.dtype) if eps is None else eps,
@@ -248,7 +249,11 @@ def _is_parameter(tensor: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 def _misfit(
-    op: str, x: Tensor, shape: tuple[int, ...], parameters: dict[str, Tensor | None]
+    op: str,
+    x: Tensor,
+    shape: tuple[int, ...],
+    parameters: dict[str, Tensor | None],
+    out_dtype: torch.dtype | None,
 ) -> ShapeError:
     """What does not fit; looked for only where something does not."""
     for name, tensor in {"input": x, **parameters}.items():
@@ -267,6 +272,11 @@ def _misfit(
                 f"{name} is {tuple(parameter.shape)}, normalized_shape is {shape}. "
                 f"Pass a {name} of shape {shape}, or {name}=None."
             )
+    if out_dtype is not None and not out_dtype.is_floating_point:
+        return ShapeError(
+            f"{op}: out_dtype must be a floating-point dtype. It is {out_dtype}. "
+            f"Name one, or leave out_dtype=None."
+        )
     return ShapeError(
         f"{op}: unit_offset adds 1 to the weight, and there is none. "
         f"Pass a weight of shape {shape}, or unit_offset=False."

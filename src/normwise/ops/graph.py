@@ -21,12 +21,12 @@ Three = tuple[Tensor, Tensor, Tensor]
 def forward(
     norm: str, form: Form, inputs: Inputs, spec: NormSpec, *, rounded: bool, keep: bool
 ) -> launch.Results:
-    """`launch.forward` by the operator; the statistics are kept in any case."""
+    """`launch.forward` by the operator."""
     y, stream, saved = forward_operator(
         *inputs, norm, form.name, len(spec.dims), spec.eps, spec.unit_offset, spec.rounding,
-        spec.out_dtype, rounded,
+        spec.out_dtype, rounded, keep,
     )  # fmt: skip
-    return y, stream if form is Form.ADD else None, saved
+    return y, stream if form is Form.ADD else None, saved if keep else None
 
 
 def backward(
@@ -62,11 +62,12 @@ def forward_operator(
     rounding: str,
     out_dtype: torch.dtype,
     rounded: bool,
+    keep: bool,
 ) -> Three:
-    """The result, the stream (empty but for the form that adds), the statistics of the rows."""
+    """The result, the stream and the rows' statistics, each empty where there is none."""
     spec = _spec(axes, eps, unit_offset, rounding, x.dtype, out_dtype)
     y, stream, saved = launch.forward(
-        norm, Form[form], (x, residual, weight, bias), spec, rounded=rounded, keep=True
+        norm, Form[form], (x, residual, weight, bias), spec, rounded=rounded, keep=keep
     )
     return y, _or_empty(stream, x), _or_empty(saved, x)
 
@@ -75,13 +76,14 @@ def forward_operator(
 def _forward_shapes(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, *call: Any
 ) -> Three:
-    _, form, axes, _, _, _, out_dtype, _ = call
+    _, form, axes, _, _, _, out_dtype, _, keep = call
     residual_dtype = None if residual is None else residual.dtype
     dtypes = result_dtypes(Form[form], x.dtype, residual_dtype, out_dtype)
     y, *rest = (x.new_empty(x.shape, dtype=dtype) for dtype in dtypes)
     stream = rest[0] if rest else x.new_empty(0)
     rows = math.prod(x.shape[: x.ndim - axes])  # Size.numel() would fix the sizes
-    return y, stream, x.new_empty((rows, 2), dtype=torch.float64)
+    saved = x.new_empty((rows, 2), dtype=torch.float64) if keep else x.new_empty(0)
+    return y, stream, saved
 
 
 @torch.library.custom_op("normwise::norm_backward", mutates_args=())

@@ -1,9 +1,12 @@
 """Results in memory that the caller gives, as torch's functions take it: `out=`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from normwise.errors import ShapeError
+from normwise.ops import dispatch
 from normwise.ops.forms import Form, Inputs, result_dtypes
 
 Out = Tensor | tuple[Tensor, Tensor] | None
@@ -20,53 +23,66 @@ def results_in(
     """
     if out is None:
         return ()
-    places = (out,) if isinstance(out, Tensor) else tuple(out)
+    places = (out,) if isinstance(out, Tensor) else out
     x, residual, *_ = inputs
     dtypes = result_dtypes(form, x.dtype, None if residual is None else residual.dtype, out_dtype)
-    if len(places) != len(dtypes):
+    fits = isinstance(places, tuple | list) and len(places) == len(dtypes)
+    if not fits or not all(isinstance(place, Tensor) for place in places):
+        wanted = "a tensor" if len(dtypes) == 1 else "two tensors, (normed, stream)"
         raise ShapeError(
-            f"{op}: out must hold a tensor for each of the {len(dtypes)} results. "
-            f"It holds {len(places)}. "
-            f"Pass {'(normed, stream)' if len(dtypes) > 1 else 'one tensor'}."
-        )
-    if len(set(map(id, places))) < len(places):
-        raise ShapeError(
-            f"{op}: out must hold memory of its own for each result. "
-            f"It holds one tensor twice. Pass two."
+            f"{op}: out must be {wanted}. It is {_said(out)}. Pass that, or leave out=None."
         )
     for place, dtype in zip(places, dtypes, strict=True):
-        if place.shape != x.shape or place.dtype != dtype or not place.is_contiguous():
+        _check_place(op, place, x, dtype)
+    if _share_memory(places):
+        raise ShapeError(
+            f"{op}: out must hold memory of its own for each result. Its tensors share some. "
+            f"Pass two that do not."
+        )
+    names = ("input", "residual", "weight", "bias", *["out"] * len(places))
+    for name, tensor in zip(names, (*inputs, *places), strict=True):
+        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
             raise ShapeError(
-                f"{op}: out must be contiguous, of the result's shape and dtype. "
-                f"The result is {tuple(x.shape)} in {dtype}, out is {tuple(place.shape)} in "
-                f"{place.dtype} with strides {place.stride()}. "
-                f"Make it with torch.empty({tuple(x.shape)}, dtype={dtype})."
+                f"{op}: a result in memory that is given has no gradient. {name} needs one. "
+                f"Call it under torch.no_grad(), or leave out=None."
             )
-    if torch.is_grad_enabled():
-        for tensor in (*inputs, *places):
-            if tensor is not None and tensor.requires_grad:
-                raise ShapeError(
-                    f"{op}: a result in memory that is given must need no gradient. "
-                    f"A tensor of this call needs one. "
-                    f"Call it under torch.no_grad(), or leave out=None."
-                )
-    return places
+    return tuple(places)
+
+
+def _check_place(op: str, place: Tensor, x: Tensor, dtype: torch.dtype) -> None:
+    plain = place.layout == torch.strided and place.is_contiguous()
+    fits = place.shape == x.shape and place.dtype == dtype and place.device == x.device
+    if not (plain and fits):
+        raise ShapeError(
+            f"{op}: out must be contiguous, of the result's shape, dtype and device. "
+            f"The result is {tuple(x.shape)} in {dtype} on {x.device}, out is "
+            f"{tuple(place.shape)} in {place.dtype} on {place.device}"
+            f"{'' if plain else ', not contiguous'}. Make it with torch.empty("
+            f"{tuple(x.shape)}, dtype={dtype}, device={str(x.device)!r})."
+        )
+    if torch.compiler.is_compiling():
+        return  # which cannot ask what follows
+    if place.is_inference() and not torch.is_inference_mode_enabled():
+        raise ShapeError(
+            f"{op}: out must be an ordinary tensor outside inference mode. It was made within. "
+            f"Clone it, or call {op} under torch.inference_mode()."
+        )
+
+
+def _said(out: object) -> str:
+    if isinstance(out, tuple | list):
+        return f"({', '.join(type(place).__name__ for place in out)})"
+    return f"one {type(out).__name__}"
 
 
 def may_be_written(places: tuple[Tensor, ...], inputs: Inputs) -> bool:
     """Whether a kernel may write there while it reads the inputs. Else the results are made
     elsewhere and copied.
     """
-    for place in places:
-        if place.is_neg() or (place.is_inference() and not torch.is_inference_mode_enabled()):
-            return False
-    taken = [_extent(t) for t in inputs if t is not None]
-    for place in places:
-        first, last = _extent(place)
-        if any(first < end and start < last for start, end in taken):
-            return False
-        taken.append((first, last))
-    return True
+    taken = [_extent(tensor) for tensor in inputs if tensor is not None]
+    return not any(
+        place.is_neg() or any(_meet(_extent(place), extent) for extent in taken) for place in places
+    )
 
 
 def copy_into(places: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -82,8 +98,23 @@ def mark_written(places: tuple[Tensor, ...]) -> None:
         torch.autograd.graph.increment_version(place)
 
 
+def _share_memory(places: Sequence[Tensor]) -> bool:
+    """Whether two results would be written to one place; asked where tensors have addresses."""
+    if len(places) == 1:
+        return False
+    one, other = places
+    if one is other:
+        return True
+    seen = not torch.compiler.is_compiling() and dispatch.is_plain(one, other)
+    return seen and _meet(_extent(one), _extent(other))
+
+
 def _extent(x: Tensor) -> tuple[int, int]:
     """The addresses from a tensor's first byte to behind its last."""
     steps = zip(x.shape, x.stride(), strict=True)
-    entries = 1 + sum((length - 1) * stride for length, stride in steps) if x.numel() else 0
+    entries = 1 + sum((length - 1) * stride for length, stride in steps)
     return x.data_ptr(), x.data_ptr() + entries * x.element_size()
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
