@@ -20,5 +20,7 @@ def result_dtypes(
     form: Form, x: torch.dtype, residual: torch.dtype | None, out_dtype: torch.dtype
 ) -> tuple[torch.dtype, ...]:
     """The dtypes of a form's results: a stream has the promoted one of what is added."""
+    if form is Form.PLAIN:
+        return (out_dtype,)
     joint = x if residual is None else torch.promote_types(x, residual)
-    return {Form.PLAIN: (out_dtype,), Form.ADD: (out_dtype, joint), Form.OUTPUT: (joint,)}[form]
+    return (out_dtype, joint) if form is Form.ADD else (joint,)

@@ -39,13 +39,8 @@ def results_in(
             f"{op}: out must hold memory of its own for each result. Its tensors share some. "
             f"Pass two that do not."
         )
-    names = ("input", "residual", "weight", "bias", *["out"] * len(places))
-    for name, tensor in zip(names, (*inputs, *places), strict=True):
-        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise ShapeError(
-                f"{op}: a result in memory that is given has no gradient. {name} needs one. "
-                f"Call it under torch.no_grad(), or leave out=None."
-            )
+    if torch.is_grad_enabled():
+        _check_gradients(op, (*inputs, *places))
     return tuple(places)
 
 
@@ -69,6 +64,16 @@ def _check_place(op: str, place: Tensor, x: Tensor, dtype: torch.dtype) -> None:
         )
 
 
+def _check_gradients(op: str, tensors: Sequence[Tensor | None]) -> None:
+    names = ("input", "residual", "weight", "bias", "out", "out")
+    for name, tensor in zip(names, tensors, strict=False):
+        if tensor is not None and tensor.requires_grad:
+            raise ShapeError(
+                f"{op}: a result in memory that is given has no gradient. {name} needs one. "
+                f"Call it under torch.no_grad(), or leave out=None."
+            )
+
+
 def _said(out: object) -> str:
     if isinstance(out, tuple | list):
         return f"({', '.join(type(place).__name__ for place in out)})"
@@ -80,9 +85,11 @@ def may_be_written(places: tuple[Tensor, ...], inputs: Inputs) -> bool:
     elsewhere and copied.
     """
     taken = [_extent(tensor) for tensor in inputs if tensor is not None]
-    return not any(
-        place.is_neg() or any(_meet(_extent(place), extent) for extent in taken) for place in places
-    )
+    for place in places:
+        first, end = _extent(place)
+        if place.is_neg() or any(first < stop and start < end for start, stop in taken):
+            return False
+    return True
 
 
 def copy_into(places: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -105,16 +112,16 @@ def _share_memory(places: Sequence[Tensor]) -> bool:
     one, other = places
     if one is other:
         return True
-    seen = not torch.compiler.is_compiling() and dispatch.is_plain(one, other)
-    return seen and _meet(_extent(one), _extent(other))
+    if torch.compiler.is_compiling() or not dispatch.is_plain(one, other):
+        return False
+    (first, end), (start, stop) = _extent(one), _extent(other)
+    return first < stop and start < end
 
 
 def _extent(x: Tensor) -> tuple[int, int]:
     """The addresses from a tensor's first byte to behind its last."""
-    steps = zip(x.shape, x.stride(), strict=True)
-    entries = 1 + sum((length - 1) * stride for length, stride in steps)
-    return x.data_ptr(), x.data_ptr() + entries * x.element_size()
-
-
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
+    first, entries = x.data_ptr(), x.numel()
+    if not x.is_contiguous():
+        steps = zip(x.shape, x.stride(), strict=True)
+        entries = 1 + sum((length - 1) * stride for length, stride in steps)
+    return first, first + entries * x.element_size()
