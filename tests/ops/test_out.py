@@ -106,6 +106,17 @@ def test_memory_shared_with_an_input(op: str, shift: int, written: list[int]) ->
 
 
 @every
+def test_the_last_row_of_a_strided_input_is_first_in_out(op: str) -> None:
+    """A strided input reaches further than its number of entries."""
+    memory = randn(13, WIDTH)
+    x, place, residual = memory[:9:2], memory[8:], randn(5, WIDTH, seed=1)
+    right = call(op, x, residual)
+    places = [place, *(torch.empty_like(y) for y in right[1:])]
+    call(op, x, residual, out=as_out(places))
+    assert all(map(torch.equal, places, right))
+
+
+@every
 def test_neighbours_in_one_buffer_are_written_directly(op: str, written: list[int]) -> None:
     """Pieces of one storage that do not touch are apart."""
     buffer = torch.empty(4, 5, WIDTH)
