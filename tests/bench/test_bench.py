@@ -191,3 +191,31 @@ def test_the_table() -> None:
                               "0.50", "1.50", "6e-3"]  # fmt: skip
     clone = next(line for line in lines if line.startswith("clone"))
     assert clone.split()[-5:] == ["-"] * 5
+
+
+@pytest.mark.parametrize(
+    ("longest", "shown"),
+    [(9.83e-3, "9830 (9338-10322)"), (61.7e-6, "61.7 (58.6-64.8)"), (0.2113, "211 (201-222)")],
+)
+def test_a_table_fits_80_columns(longest: float, shown: str) -> None:
+    """Peers' names stand whole beside times of three digits, from a microsecond to a second."""
+
+    def seconds(median: float) -> dict[str, float]:
+        return {"lower": 0.95 * median, "median": median, "upper": 1.05 * median}
+
+    errors = {"y": 10.25, "dx": 10.33, "dw": 1.9e-4}
+    peers = [
+        {"peer": name, "forward": seconds(longest / 50), "both": seconds(longest), "errors": errors}
+        for name in ("normwise", "torch.compile", "kernel alone")
+    ]
+    result = {
+        "settings": {"threads": 2},
+        "conditions": {**conditions(), "numba": "0", "transformers": "0"},
+        "cases": [{"case": asdict(Case("huge", "add_layer_norm", 65536, 4096, "bf16")),
+                   "peers": peers, "backend": "numba", "reason": ""}],
+    }  # fmt: skip
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(render(document(result)))
+    compiled = [line for line in console.export_text().splitlines() if "torch.compile " in line]
+    assert len(compiled) == 1
+    assert shown in compiled[0]

@@ -8,15 +8,7 @@ from normwise.report.document import Column, Document, Note, Section, Table
 
 Entry = dict[str, Any]
 
-COLUMNS = [
-    Column("peer"),
-    Column("forward ms", "milliseconds"),
-    Column("both ms", "milliseconds"),
-    Column("times", "times"),
-    Column("y ulp", "ulps"),
-    Column("dx ulp", "ulps"),
-    Column("dw, db", "gradient"),
-]
+SHORT = 0.01  # seconds below which a table's times are in microseconds, so that it fits 80 columns
 LEGEND = (
     "Times are medians of interleaved calls, with the quartiles in brackets: forward alone without "
     "gradients, and forward and backward together (both). The column 'times' is how many times as "
@@ -51,8 +43,23 @@ def _table(entry: Entry) -> Table:
         title += f", normwise by the {entry['backend']}: {entry['reason']}"
     ours = next((p for p in entry["peers"] if p["peer"] == "normwise"), None)
     return Table(
-        "-".join(map(str, case.values())), COLUMNS, [*_rows(entry["peers"], ours)], title=title
-    )
+        "-".join(map(str, case.values())), _columns(entry["peers"]),
+        [*_rows(entry["peers"], ours)], title=title,
+    )  # fmt: skip
+
+
+def _columns(peers: list[Entry]) -> list[Column]:
+    longest = max((peer["both"] or peer["forward"])["median"] for peer in peers)
+    unit, kind = ("us", "microseconds") if longest < SHORT else ("ms", "milliseconds")
+    return [
+        Column("peer"),
+        Column(f"forward {unit}", kind),
+        Column(f"both {unit}", kind),
+        Column("times", "times"),
+        Column("y ulp", "ulps"),
+        Column("dx ulp", "ulps"),
+        Column("dw, db", "gradient"),
+    ]
 
 
 def _rows(peers: list[Entry], ours: Entry | None) -> Iterator[tuple[Any, ...]]:

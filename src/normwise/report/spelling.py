@@ -92,10 +92,15 @@ def _reading(value: float) -> str:
     return significant(value) if math.isfinite(value) else str(value)
 
 
-def _milliseconds(times: Mapping[str, float]) -> str:
-    """1.23 (1.20-1.31): median and quartiles, of seconds."""
-    median, lower, upper = (f"{1e3 * times[key]:#.3g}" for key in ("median", "lower", "upper"))
-    return f"{median} ({lower}-{upper})"
+def _quartiles(unit: float) -> Callable[[Mapping[str, float]], str]:
+    """1.23 (1.20-1.31): median and quartiles of seconds, in a unit."""
+
+    def spell(times: Mapping[str, float]) -> str:
+        found = [times[key] / unit for key in ("median", "lower", "upper")]
+        median, lower, upper = (f"{t:#.3g}" if t < 99.95 else f"{t:.0f}" for t in found)
+        return f"{median} ({lower}-{upper})"
+
+    return spell
 
 
 def _yes_or_no(value: bool) -> str:  # noqa: FBT001 - a cell's value
@@ -117,7 +122,8 @@ KINDS: Mapping[str, Kind] = {
     "seeds": Kind(str, numeric=True),
     "mebibytes": Kind(lambda value: f"{value / 2**20:.0f}", numeric=True),
     "rms": Kind(_measured("{:.2f}".format), numeric=True),
-    "milliseconds": Kind(_milliseconds, numeric=True),
+    "milliseconds": Kind(_quartiles(1e-3), numeric=True),
+    "microseconds": Kind(_quartiles(1e-6), numeric=True),
     "times": Kind("{:.2f}".format, numeric=True),
     "ulps": Kind(_measured("{:.2f}".format), numeric=True),
     "gradient": Kind(_measured(exponent), numeric=True),
