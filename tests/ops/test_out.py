@@ -1,7 +1,7 @@
 """Results in memory that the caller gives."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,7 +40,7 @@ def as_out(places: list[Tensor]) -> Any:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The addresses to which kernels wrote their first result."""
     found, run = [], launch.run
 

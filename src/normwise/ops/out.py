@@ -18,8 +18,8 @@ def results_in(
     """The tensors to write to, one for each result of the form; none if none were given.
 
     Raises:
-        ShapeError: a number, shape, dtype or layout other than the results', or gradients that
-            would have to flow through them.
+        ShapeError: a number, shape, dtype, layout or device other than the results', memory that
+            two results would share, or gradients that would have to flow through them.
     """
     if out is None:
         return ()
